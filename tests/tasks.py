@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gnnsparse import SparseGraph
-from gnnsparse.data import NodeDataset, SequenceDataset, SequencePart
+from gnnsparse.data import EdgeDataset, NodeDataset, SequenceDataset, SequencePart
 from gnnsparse.train import (
     FitResult,
     FullGraphData,
@@ -150,3 +150,20 @@ def run_in_chunks(
     monkeypatch.setattr("gnnsparse.train.fitting.obstacle", obstacle)
     monkeypatch.setattr("gnnsparse.train.fitting.Recorder", recorder)
     return made
+
+
+def edge_dataset(nodes: int = 60, edges: int = 400) -> EdgeDataset:
+    """Pairs whose class says which of two kinds their ends are of, told by the first feature of nodes.
+
+    The edges of the graph itself join nodes of one kind.
+    """
+    generator = torch.Generator().manual_seed(0)
+    kind = torch.arange(nodes) % 2
+    x = torch.randn(nodes, 4, generator=generator) * 0.3
+    x[:, 0] += 2 * kind - 1
+    pairs = torch.randint(nodes, (2, edges), generator=generator)
+    y = kind[pairs[0]] - kind[pairs[1]] + 1
+    part = torch.arange(edges) % 3
+    masks = [part == number for number in range(3)]
+    graph = SparseGraph.from_edge_index(pairs[:, kind[pairs[0]] == kind[pairs[1]]], nodes)
+    return EdgeDataset("edges", graph, x, pairs, y, *masks, 3)

@@ -14,7 +14,13 @@ from gnnsparse.data.catalog import (
     load_sequences,
     register_dataset,
 )
-from gnnsparse.data.custom.load import CUSTOM_FORMATS, dataset_of_graphs, dataset_of_pyg, load_custom
+from gnnsparse.data.custom.load import (
+    CUSTOM_FORMATS,
+    dataset_of_edges,
+    dataset_of_graphs,
+    dataset_of_pyg,
+    load_custom,
+)
 from gnnsparse.data.datasets import (
     EdgeDataset,
     GraphDataset,
@@ -66,6 +72,7 @@ __all__ = [
     "build_graph",
     "build_graph_of_tables",
     "data_folder",
+    "dataset_of_edges",
     "dataset_of_graphs",
     "dataset_of_pyg",
     "edges_like",

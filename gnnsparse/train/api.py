@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from gnnsparse.data.custom.edges import is_of_edges
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.pyg_lists import divided, graphs_of, is_many
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.nn.edge_head import EdgeHead, EdgeScorer
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.source import is_pyg_data
@@ -79,15 +81,16 @@ class Fitted:
     _caller: _Caller | None
 
     def predict(self, data: Any = None) -> Prediction:
-        """Compute what the model says of all nodes or graphs, without gradients, in the training's precision.
+        """Compute what the model says of all nodes, edges or graphs, without gradients, as it was trained.
 
         Args:
-            data: of a model of nodes another graph, a PyG Data with x or a NodeDataset; of one of graphs a
-                list of Data, or a GraphDataset; None: what it was trained on. Data of a user's file are made
-                by load_custom(..., transform=result.dataset.feature_transform).
+            data: of a model of nodes another graph, a PyG Data with x or a NodeDataset; of one of edges
+                likewise, or an EdgeDataset; of one of graphs a list of Data, or a GraphDataset; None: what it
+                was trained on. Data of a user's file are made by
+                load_custom(..., transform=result.dataset.feature_transform).
 
         Returns:
-            Logits, probabilities and classes of the nodes or graphs, on the CPU; class c is
+            Logits, probabilities and classes of the nodes, edges or graphs, on the CPU; class c is
             `dataset.class_names[c]` where the classes have names.
 
         Raises:
@@ -99,7 +102,7 @@ class Fitted:
 
         if self._caller is None:
             accepted = "gnnsparse.load(folder).predict, with the argument folder of the training"
-            bad_value("data", f"are no nodes or graphs; accepted: {accepted}")
+            bad_value("data", f"are no nodes, edges or graphs; accepted: {accepted}")
         _check_same_features(self.dataset, data)
         was_training = self.model.training
         self.model.eval()
@@ -157,10 +160,11 @@ class _Caller:
 
     def inputs(self, data: Any) -> tuple[torch.Tensor, Any]:
         """Return the features and the graph of data, on the device, as the model takes them."""
-        from gnnsparse.data import NodeDataset
+        from gnnsparse.data import EdgeDataset, NodeDataset
 
-        if not is_pyg_data(data) and not isinstance(data, NodeDataset):
-            bad_type("data", data, "a torch_geometric.data.Data or a gnnsparse.data.NodeDataset")
+        wanted = EdgeDataset if isinstance(self, _EdgesCaller) else NodeDataset
+        if not is_pyg_data(data) and not isinstance(data, wanted):
+            bad_type("data", data, f"a torch_geometric.data.Data or a gnnsparse.data.{wanted.__name__}")
         if not isinstance(data.x, torch.Tensor):
             bad_value("data.x", "is missing; accepted: features of the nodes")
         of, graph = (None, None) if self.fixed is None else self.fixed
@@ -187,6 +191,46 @@ class _Caller:
             if self.kind == "data":
                 return import_optional("torch_geometric.data", "this model").Data(**found).to(self.device)
         return {name: value.to(self.device) for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class _EdgesCaller(_Caller):
+    """How the encoder of an EdgeScorer is called; `fixed` has the training's data set, and its graph."""
+
+    def outputs(self, model: torch.nn.Module, dataset: Any, data: Any) -> torch.Tensor:
+        """Return what the model says of each edge."""
+        from gnnsparse.data import dataset_of_edges
+        from gnnsparse.train.tasks import options_found
+
+        of = dataset if data is None else data
+        if is_pyg_data(data):
+            plain = copy.copy(data)
+            plain.edge_label = None
+            found = options_found("edge", dataset)
+            options = {name: found[name] for name in ("label_kind", "classes", "metric")}
+            of = dataset_of_edges(plain, **options, edge_transform=dataset.edge_transform)
+        x, graph = self.inputs(dataset if data is None else data)
+        attr = None if of.edge_attr is None else of.edge_attr.to(self.device)
+        scorer: Any = model
+        outputs: torch.Tensor = scorer.head(
+            self(scorer.encoder, x, graph), of.edge_index.to(self.device), attr
+        )
+        return outputs
+
+
+def _with_head(model: torch.nn.Module, call: Callable[[], Any], dataset: Any, caller: _Caller) -> EdgeScorer:
+    """Return a model of edges: the model itself, or its outputs as embeddings of the nodes, and a head."""
+    if isinstance(model, EdgeScorer):
+        return model
+    model.eval()
+    with torch.no_grad(), numerics(caller.precision, caller.device):
+        outputs = call()
+    if not isinstance(outputs, torch.Tensor) or outputs.dim() != 2 or len(outputs) != dataset.num_nodes:
+        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        bad_value("model", f"returns {got}; accepted: embeddings of the nodes, ({dataset.num_nodes}, any)")
+    columns = 0 if dataset.edge_attr is None else dataset.edge_attr.shape[1]
+    head = EdgeHead(outputs.shape[1], dataset.num_classes, columns)
+    return EdgeScorer(model, head).to(caller.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,10 +310,12 @@ def fit(
             classes]. Parameters without a default may be any attributes of the data by name, in any order,
             and a module whose `forward` takes `data` alone gets PyG's Data or Batch. Other models are called
             as those of `models.MODELS` are (GraphPredictor, LinkPredictor and SequenceClassifier in
-            gnnsparse.train.tasks).
-        data: a torch_geometric.data.Data with x, y and edge_index (see gnnsparse.data.dataset_of_pyg); a list
-            or a data set of PyG of such graphs, each with a y (see gnnsparse.data.dataset_of_graphs); or a
-            NodeDataset (see gnnsparse.data.load_custom), GraphDataset, LinkDataset or SequenceDataset of
+            gnnsparse.train.tasks). Of edges, one of nodes returns embeddings [nodes, any], and
+            `Fitted.model` has it as `encoder`, and a `head` on both ends and the features of an edge.
+        data: a torch_geometric.data.Data with x, y and edge_index (see gnnsparse.data.dataset_of_pyg), or
+            edge_label in place of y (see gnnsparse.data.dataset_of_edges); a list or a data set of PyG of
+            such graphs, each with a y (see gnnsparse.data.dataset_of_graphs); or a NodeDataset (see
+            gnnsparse.data.load_custom), GraphDataset, EdgeDataset, LinkDataset or SequenceDataset of
             gnnsparse.data.
         epochs: number of epochs.
         lr: learning rate.
@@ -329,7 +375,8 @@ def fit(
         many = graphs_of(data)
         # A data set of one graph, as PyG has Cora, is of its nodes.
         data = many if isinstance(data, (list, tuple)) or len(many) > 1 else many[0]
-    kind = _inputs_of(model) if inputs == "auto" else inputs
+    encoder: Any = model.encoder if isinstance(model, EdgeScorer) else model
+    kind = _inputs_of(encoder) if inputs == "auto" else inputs
     dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS, kind)
     peers = None
     if group is not None:
@@ -349,9 +396,9 @@ def fit(
         peers=peers,
     )  # fmt: skip
     caller = None
-    if task.name in ("node", "graph"):
-        caller = _caller_of(model, data, dataset, kind, values, run, is_guess=inputs == "auto")
-        dataset = _with_used_weights(model, data, dataset, caller)
+    if task.name in ("node", "graph", "edge"):
+        caller = _caller_of(encoder, data, dataset, kind, values, run, is_guess=inputs == "auto")
+        dataset = _with_used_weights(encoder, data, dataset, caller)
         values = caller.values
     elif inputs not in ("auto", "operand"):  # of links or sequences
         bad_value("inputs", f"got {inputs!r} for a {task.name} task; accepted: auto, operand")
@@ -379,7 +426,10 @@ def fit(
         elif caller is not None:
             graph = prepared.adj if caller.kind == "operand" else caller.graph(data)
             x = prepared.batch.x
-            _check_outputs(model, caller, partial(caller, model, x, graph), x.shape[0], dataset)
+            if isinstance(caller, _EdgesCaller):
+                model = _with_head(model, partial(caller, encoder, x, graph), dataset, caller)
+            else:
+                _check_outputs(model, caller, partial(caller, model, x, graph), x.shape[0], dataset)
             if group is None:  # else the operand has the nodes of this rank alone
                 caller = replace(caller, fixed=(dataset, graph))
         model.train()
@@ -408,7 +458,7 @@ def fit(
 def _dataset(
     data: Any, split: str, seed: int, tasks: Mapping[str, Task[Any, Any]], kind: str
 ) -> tuple[Any, Task[Any, Any]]:
-    from gnnsparse.data import dataset_of_graphs, dataset_of_pyg
+    from gnnsparse.data import dataset_of_edges, dataset_of_graphs, dataset_of_pyg
 
     for task in tasks.values():
         if isinstance(data, task.dataset):
@@ -425,13 +475,16 @@ def _dataset(
         kinds = ", ".join(sorted(task.dataset.__name__ for task in tasks.values()))
         accepted = f"a torch_geometric.data.Data, a list of them, or a gnnsparse.data data set ({kinds})"
         bad_type("data", data, accepted)
+    of_edges = is_of_edges(data, "auto")
     degrees = "gnnsparse.data.dataset_of_pyg(data, features='degree'), which makes features of the graph"
     for name, accepted in (
         ("x", f"features of the nodes, or {degrees}"),
-        ("y", "classes of the nodes, or float numbers to predict, in the place of classes"),
+        ("y", "classes of the nodes, or float numbers to predict (edge_label: those of edges)"),
     ):
-        if data.get(name) is None:
+        if data.get(name) is None and not (of_edges and name == "y"):
             bad_value(f"data.{name}", f"is missing; accepted: {accepted}")
+    if of_edges:
+        return dataset_of_edges(data, split=split, seed=seed), tasks["edge"]
     return dataset_of_pyg(data, split=split, seed=seed), tasks["node"]
 
 
@@ -464,7 +517,7 @@ def _caller_of(
     _check_forward(model, kind, is_guess, arguments, of_graphs, has)
     if values == "auto":
         values = _values_of(model) if kind == "operand" else None
-    made = _GraphsCaller if of_graphs else _Caller
+    made = _GraphsCaller if of_graphs else _EdgesCaller if hasattr(dataset, "edge_index") else _Caller
     return made(kind, values, Precision.parse(run.precision), run.device, arguments)
 
 
@@ -569,7 +622,8 @@ def _with_used_weights(model: torch.nn.Module, data: Any, dataset: Any, caller: 
         return dataset
     found = data[0] if isinstance(data, list) else data
     weighted = (found.get("edge_weight") if is_pyg_data(found) else dataset.graph.values) is not None
-    if is_pyg_data(found) and found.get("edge_attr") is not None and "edge_attr" not in caller.arguments:
+    attr = is_pyg_data(found) and found.get("edge_attr") is not None
+    if attr and "edge_attr" not in caller.arguments and not isinstance(caller, _EdgesCaller):
         problem = f"data: {type(model).__name__} does not take edge_attr, the attributes of the edges"
         warnings.warn(problem, UserWarning, stacklevel=3)
     if caller.kind == "operand":

@@ -277,11 +277,12 @@ class Trainer:
         if run.variant in PEERS and PEERS[run.variant].on_cpu:
             options = dataclasses.replace(options, device=torch.device("cpu"))
         dataset = self._load(cfg, task)
-        train.check_model(cfg, *task.model_sizes(dataset))
+        more = task.model_options(dataset)
+        train.check_model(cfg, *task.model_sizes(dataset), **more)
         data = self._prepare(run, task, dataset, options)
         reset_peak_memory()
         lightning.seed_everything(run.seed, verbose=False)
-        model = train.build_model(cfg, *task.model_sizes(dataset))
+        model = train.build_model(cfg, *task.model_sizes(dataset), **more)
         if run.variant in PEERS:
             model = LAYERS[run.variant][1](model)
         module = task.make_module(model, data, options)

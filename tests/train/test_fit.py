@@ -438,7 +438,7 @@ def test_every_task_and_resumed_as_uninterrupted(name: str, tmp_path: Path) -> N
     if name in ("node", "graph"):
         assert first.predict().logits.shape == {"node": (150, 3), "graph": (40, 2)}[name]
     else:
-        with pytest.raises(ValueError, match=r"data: are no nodes or graphs; accepted: gnnsparse\.load"):
+        with pytest.raises(ValueError, match=r"are no nodes, edges or graphs; accepted: gnnsparse\.load"):
             first.predict()
 
 

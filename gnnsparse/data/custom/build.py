@@ -158,10 +158,11 @@ def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
     y = content.y
     if y is None:
         if classes is None:
+            own = "edge_label" if content.item == "edge" else "y, a column of labels (label=COLUMN)"
             bad_value(
                 "label",
-                "there are no labels; accepted: y, a column of labels (label=COLUMN), or for predictions "
-                "alone classes=, the number or the names of the classes",
+                f"there are no labels; accepted: {own}, or for predictions alone classes=, the number or the "
+                "names of the classes",
             )
         count, names = _count_and_names(classes, least=2 if kind in ("auto", "class") else 1)
         if kind in ("auto", "class"):
@@ -528,7 +529,11 @@ def _edge_features(
     if missing := [name for name in transform.columns if name not in columns]:
         accepted = f"the columns of the training, {', '.join(transform.columns)[:200]}"
         bad_value("edge_features", f"lack {', '.join(missing)[:200]}; accepted: {accepted}")
-    attr = torch.from_numpy(transform(columns)) if transform.names else None
+    if not transform.names:
+        return None, transform.to_dict()
+    attr = torch.from_numpy(transform(columns))
+    if not bool(attr.isfinite().all()):
+        bad_value("edge_attr", "holds a number beyond the range of float32; accepted: smaller ones")
     return attr, transform.to_dict()
 
 

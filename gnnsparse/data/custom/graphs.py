@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from gnnsparse.data.custom.build import PARTS, Content, FileOptions, text_of
+from gnnsparse.data.custom.edges import content_of_edges, is_of_edges
 from gnnsparse.data.custom.readers import array_of, content_of_attributes, saved_graphs
 from gnnsparse.data.custom.tables import ENDINGS, SPLIT_WORDS, Table, graph_column, read_table, read_tables
 from gnnsparse.data.tu import read_text
@@ -34,7 +35,10 @@ def read_saved(path: Path, options: FileOptions) -> Content:
     graphs = saved_graphs(path)
     many = len(graphs) > 1 if options.task == "auto" else options.task == "graph"
     if len(graphs) > 1 and not many:
-        bad_value("task", f"got 'node', and {path.name} holds {len(graphs)} graphs; accepted: auto, graph")
+        problem = f"got {options.task!r}, and {path.name} holds {len(graphs)} graphs"
+        bad_value("task", f"{problem}; accepted: auto, graph")
+    if not many and is_of_edges(graphs[0], options.task):
+        return content_of_edges(graphs[0])
     if any(graph.get("edge_attr") is not None for graph in graphs):
         problem = (
             f"{path.name}: edge_attr is not used, as the models here take no more of edges than edge_weight; "
@@ -169,8 +173,9 @@ def read_tu(path: Path, options: FileOptions) -> Content:
     found = tu_title(path)
     if found is None:
         raise ValueError(f"{path} has no file {TU_MARK}; accepted: a folder with NAME_A.txt and the others")
-    if options.task == "node":
-        bad_value("task", f"got 'node', and {path.name} is a folder of many graphs; accepted: auto, graph")
+    if options.task not in ("auto", "graph"):
+        problem = f"got {options.task!r}, and {path.name} is a folder of many graphs"
+        bad_value("task", f"{problem}; accepted: auto, graph")
     folder, title = found
     read = read_text(folder, title)
     csr, columns = read.graph.csr, []

@@ -12,6 +12,7 @@ from typing import Any
 
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.custom.build import CUSTOM_TASKS, BuildOptions, Content, FileOptions, build_dataset
+from gnnsparse.data.custom.edges import content_of_edges
 from gnnsparse.data.custom.graphs import (
     TU_MARK,
     content_of_graphs,
@@ -258,6 +259,31 @@ def dataset_of_pyg(data: Any, **options: Any) -> NodeDataset:
         bad_type("data", data, "a torch_geometric.data.Data with edge_index")
     made: Any = build_dataset("data", content_of_attributes(data.to_dict()), checked)
     dataset: NodeDataset = made
+    return dataset
+
+
+def dataset_of_edges(data: Any, **options: Any) -> EdgeDataset:
+    """Make a data set of edges of a torch_geometric.data.Data, as `load_custom` does of a saved one.
+
+    Args:
+        data: the graph, on any device: edge_index, x, `edge_label` with a row for each edge, or for each of
+            `edge_label_index` [2, k] if there is one; and if there are such edge_weight, edge_attr [edges] or
+            [edges, D], and train_mask, val_mask and test_mask, bool [k], of the edges to learn.
+        options: those of `dataset_of_pyg`, and edge_transform.
+
+    Returns:
+        The data set, on the CPU.
+
+    Raises:
+        TypeError: an argument is of another type, or there is no such option.
+        ValueError: an argument is out of range, or an attribute of the graph is missing, of another shape, or
+            holds what a model can't be trained on.
+    """
+    checked = BuildOptions(**options)
+    if not is_pyg_data(data):
+        bad_type("data", data, "a torch_geometric.data.Data with edge_index")
+    made: Any = build_dataset("data", content_of_edges(data.to_dict()), checked)
+    dataset: EdgeDataset = made
     return dataset
 
 

@@ -13,13 +13,14 @@ import torch
 
 from gnnsparse.data.datasets import EdgeDataset
 from gnnsparse.errors import bad_value
+from gnnsparse.nn.edge_head import EdgeScorer
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.device import numerics
 from gnnsparse.train.metrics import make_scores
 from gnnsparse.train.module import TaskModule
 from gnnsparse.train.tasks import RunOptions, Task, options_found, register_task, texts_of
 from gnnsparse.train.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
-from gnnsparse.train.trained import LoadedModel, Prediction, arrays_of
+from gnnsparse.train.trained import EdgeModel, LoadedModel, Prediction, arrays_of
 
 __all__ = ["EdgeBatch", "EdgeClassifier", "EdgeData"]
 
@@ -137,9 +138,13 @@ class EdgeTask(Task[EdgeDataset, EdgeData]):
     def predict(self, model: LoadedModel, data: EdgeData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return "source", "target", what `arrays_of` has of all edges, and the scores of labelled parts."""
         batch: Any = data.batch
-        scorer, edges = model.module, batch.edges
+        scorer: Any = model.module
+        edges = batch.edges
+        if isinstance(scorer, EdgeModel):  # a model of PyG, which takes an edge_index
+            own: Any = scorer.model
+            scorer = EdgeScorer(EdgeModel(own.encoder, scorer.inputs), own.head)
         with torch.no_grad(), numerics(data.precision, data.device):
-            features = scorer.encoder(batch.x, batch.adj)  # type: ignore[operator]
+            features = scorer.encoder(batch.x, batch.adj)
             everyone = torch.arange(edges.shape[1], device=edges.device)
             logits = _scores_of(scorer, features, batch, everyone).float()
         scores = {
