@@ -228,6 +228,19 @@ def check_model(cfg: DictConfig, in_channels: int, out_channels: int, **more: An
     check_memory("model", 16 * count, f"training {count} parameters in float32")
 
 
+def sample_what_is_on_disk(cfg: DictConfig) -> None:
+    """Set the options of a sampler for a graph on disk, after a line that says so, if none was chosen."""
+    from gnnsparse.data.large.folder import HEADER
+
+    path = OmegaConf.select(cfg, "dataset.path")
+    if cfg.sampler.name == "none" and isinstance(path, str) and (Path(path).expanduser() / HEADER).is_file():
+        layers = OmegaConf.select(cfg, "model.num_layers")
+        cfg.sampler.name = "neighbor"
+        cfg.sampler.fanouts = [10] * (layers if isinstance(layers, int) else 2)
+        fanouts = ",".join(map(str, cfg.sampler.fanouts))
+        show_line(f"{path} is a graph on disk: sampler=neighbor sampler.fanouts=[{fanouts}]")
+
+
 def read_settings(cfg: DictConfig) -> RunOptions:
     """Check all options that can be checked without data, and return them."""
     from gnnsparse.train import resolve_device
@@ -235,6 +248,7 @@ def read_settings(cfg: DictConfig) -> RunOptions:
     from gnnsparse.train.tasks import RunOptions
     from models import MODELS
 
+    sample_what_is_on_disk(cfg)
     task_name(cfg)
     check_model(cfg, 1, 1)
     own = {"model", "dataset", *SECTIONS}
@@ -269,7 +283,8 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
 
     data = to_dict(cfg.dataset)
     data |= {name: value for name, value in task.found_options(dataset).items() if name in data}
-    groups = {name: to_dict(cfg[name]) for name in ("preprocess", *task.groups)}
+    kept = ("preprocess", "sampler") if getattr(dataset, "on_disk", False) else ("preprocess",)
+    groups = {name: to_dict(cfg[name]) for name in (*kept, *task.groups)}
     options = options_of(cfg.model) | task.model_options(dataset)
     own: dict[str, Any] = {"name": cfg.model.name, "options": options}
     own["run"] = {"dataset": data, **groups, "seed": run.seed}

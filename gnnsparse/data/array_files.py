@@ -71,7 +71,7 @@ def open_npz(path: Path) -> Iterator[Arrays]:
             yield Arrays(archive, os.fstat(file.fileno()).st_size)
 
 
-def read_npy(path: Path, kinds: str, shape: Shape) -> np.ndarray:
+def read_npy(path: Path, kinds: str, shape: Shape | None) -> np.ndarray:
     """Read the array of an npy file; `Arrays.read` documents the arguments and errors."""
     with open_regular(path) as file, reading(path):
         check_memory("array", os.fstat(file.fileno()).st_size, "an array")

@@ -109,12 +109,15 @@ class _WithTargets:
     test_mask: torch.Tensor
     num_classes: int
     metric: str
+    on_disk: bool = False
 
     def _check_items(self, items: int) -> dict[str, torch.Tensor]:
         """Check features and what the nodes or graphs, `items` of them, have; return their masks by name."""
         check_choice("metric", self.metric, METRICS)
-        check_tensor("x", self.x, dtypes=(torch.float32,), shape=(self.num_nodes, None))
-        check_finite("x", self.x)
+        dtypes = (torch.float32, torch.float16) if self.on_disk else (torch.float32,)
+        check_tensor("x", self.x, dtypes=dtypes, shape=(self.num_nodes, None))
+        if not self.on_disk:  # who maps a file looks at it once
+            check_finite("x", self.x)
         if self.metric not in REGRESSION_METRICS:
             check_labels("y", self.y, items, self.num_classes, missing=True)
         else:
@@ -187,6 +190,8 @@ class NodeDataset(_WithTargets):
         feature_names: the names of the features, F different texts; None: they have none.
         feature_transform: how the features were made of columns of a user's file, plain values, by which
             `load_custom(..., transform=)` makes those of another file; None: the data are no user's file.
+        on_disk: whether graph and features are memory-mapped files, which are not to be read whole: training,
+            scores and predictions take samples then. Features may be float16, and were looked at before.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
@@ -208,6 +213,7 @@ class NodeDataset(_WithTargets):
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     feature_transform: Mapping[str, Any] | None = None
+    on_disk: bool = False
 
     def __post_init__(self) -> None:
         nodes = _check_square(self.graph)

@@ -28,7 +28,7 @@ from gnnsparse.errors import bad_value, naming
 from gnnsparse.inference import LoadedModel, load
 from gnnsparse.inference.loading import LoadError
 from gnnsparse.runtime.environment import log_shown, write_bytes
-from gnnsparse.train.settings import PreprocessConfig
+from gnnsparse.train.settings import PreprocessConfig, SamplerConfig
 from gnnsparse.train.tasks import TASKS, RunOptions, Task
 from gnnsparse.train.trained import ModelRecipe
 from gnnsparse_cli import PREDICTION_ENDINGS, add_predict_arguments
@@ -140,6 +140,10 @@ def load_data(
     task.check(run)
     with naming("dataset"):
         dataset = task.load(name, given)
+    if getattr(dataset, "on_disk", False):
+        layers = getattr(model.module, "num_convolutions", 2)
+        usual = {"name": "neighbor", "fanouts": [10] * layers}
+        run = replace(run, sampler=SamplerConfig(**recipe.run.get("sampler", usual)))
     return task, run, dataset, name
 
 

@@ -277,9 +277,10 @@ def make_store(
     if config.features == "pinned" and not on_gpu:
         bad_value("sampler.features", "got 'pinned' on the CPU; accepted: auto, device, host")
     stored = data.precision.storage if data.device.type == "cuda" else torch.float32
+    stays = x.is_cpu and x.dtype == torch.float16 and not on_gpu and config.features == "auto"
     return FeatureStore(
         x,
-        config.features,
+        "host" if stays else config.features,  # rows become float32 when they are taken
         device=data.device,
         dtype=PRECISIONS[stored].value,
         uses=sampler.source_degrees if on_gpu and config.features in ("auto", "pinned") else None,
@@ -329,6 +330,10 @@ class NodeBatches:
         self._data, self._sampler, self._config, self._seed = data, sampler, config, seed
         self._store, self._nodes, self._y = store, nodes, y
         self._was_large = False
+
+    def of_other_nodes(self, nodes: torch.Tensor, y: torch.Tensor) -> NodeBatches:
+        """Return a loader of other nodes, int64 [n], with the same sampler and features."""
+        return NodeBatches(self._data, self._sampler, self._config, self._store, nodes, y, self._seed)
 
     @property
     def steps(self) -> int:

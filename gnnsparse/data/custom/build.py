@@ -86,6 +86,8 @@ class Content:
     reason: str = "there is one graph"  # what the task is taken from
     item: str = "node"  # what errors call that of which there are `nodes`
     class_names: tuple[str, ...] | None = None  # those of `y`, if there is no doubt
+    #: In place of edges and x the graph and features, [N, F], which are memory-mapped.
+    disk: tuple[SparseGraph, torch.Tensor] | None = None
 
     def __post_init__(self) -> None:
         rows = {"x": self.x, "y": self.y, **{f"{name}_mask": mask for name, mask in self.masks.items()}}
@@ -452,7 +454,7 @@ def build_dataset(
     if classes is None and options.label_kind in ("auto", "class"):
         classes = items.class_names
     labels = _read_labels(items, options.label_kind, classes)
-    graph = _graph(content, options.directed)
+    graph = _graph(content, options.directed) if content.disk is None else content.disk[0]
     masks = _split(items, labels, options)
     train = masks[0]
     if content.graph_ptr is not None:  # the nodes of the graphs to train on
@@ -493,8 +495,9 @@ def build_dataset(
             names, made_of, how,
         )  # fmt: skip
     return NodeDataset(
-        name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names, names, made_of
-    )
+        name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names, names, made_of,
+        content.disk is not None,
+    )  # fmt: skip
 
 
 def _graph(content: Content, directed: bool | None) -> SparseGraph:
@@ -542,6 +545,8 @@ def _features(
 ) -> tuple[torch.Tensor, FeatureTransform | None]:
     """Return features [N, F], and what made them of columns if columns have names or are scaled."""
     nodes, kind = content.nodes, options.features
+    if content.disk is not None:
+        return content.disk[1], None
     if content.of_edges is not None and kind == "file" and content.x is None and content.features is None:
         kind = "degree"
     if kind == "file":

@@ -12,6 +12,7 @@ from typing import Any
 
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.custom.build import CUSTOM_TASKS, BuildOptions, Content, FileOptions, build_dataset
+from gnnsparse.data.custom.disk import read_disk
 from gnnsparse.data.custom.edges import content_of_edges
 from gnnsparse.data.custom.graphs import (
     TU_MARK,
@@ -33,6 +34,7 @@ from gnnsparse.data.custom.readers import (
 )
 from gnnsparse.data.custom.tables import ENDINGS
 from gnnsparse.data.datasets import EdgeDataset, GraphDataset, NodeDataset
+from gnnsparse.data.large.folder import HEADER
 from gnnsparse.errors import bad_type, bad_value, check_choice, path_of
 from gnnsparse.preprocess.source import is_pyg_data
 
@@ -42,6 +44,7 @@ _log = logging.getLogger("gnnsparse.data")
 _READERS: dict[str, Callable[[Path, FileOptions], Content]] = {
     "pyg": read_saved, "npz": read_archive, "tables": read_graph_tables, "mtx": read_matrix,
     "graphml": read_graphml, "ogb": read_ogb_folder, "dgl": read_dgl, "tu": read_tu,
+    "disk": read_disk,
 }  # fmt: skip
 #: The formats that `load_custom` reads; "auto": by the ending of the name or by what is in the folder.
 CUSTOM_FORMATS = ("auto", *_READERS)
@@ -209,7 +212,7 @@ def _find(path: Any, format: str) -> tuple[Path, str]:
     if not exists:
         bad_value("path", f"there is no file or folder {str(place)!r}; accepted: {accepted}")
     if format != "auto":
-        if is_folder != (format in ("ogb", "tu")) and not (is_folder and format in ("tables", "pyg")):
+        if is_folder != (format in ("ogb", "tu", "disk")) and not (is_folder and format in ("tables", "pyg")):
             what = "folder" if is_folder else "file"
             bad_value("path", f"{str(place)!r} is a {what}, which format={format} is not")
         return place, format
@@ -221,14 +224,19 @@ def _find(path: Any, format: str) -> tuple[Path, str]:
         return place, found
     if tu_title(place) is not None:
         return place, "tu"
-    marks = {"ogb": [OGB_MARK], "tables": [f"edges{ending}" for ending in ENDINGS], "pyg": list(SAVED)}
+    marks = {
+        "disk": [HEADER],
+        "ogb": [OGB_MARK],
+        "tables": [f"edges{ending}" for ending in ENDINGS],
+        "pyg": list(SAVED),
+    }
     for found, files in marks.items():
         if any((place / file).is_file() for file in files):
             return place, found
     bad_value(
         "path",
         f"the folder {str(place)!r} has neither edges.csv, .tsv or .parquet, nor {OGB_MARK}, nor {SAVED[0]}, "
-        f"nor {TU_MARK}; "
+        f"nor {TU_MARK}, nor {HEADER}; "
         "accepted: such a folder, or edges=FILE with format=tables",
     )
 

@@ -473,7 +473,12 @@ def _edge_columns(
 def columns_of_edges(table: Table, options: FileOptions) -> tuple[Table, tuple[str, str, str | None], str]:
     """Return a table of edges with names of columns, those of its ends and weights, and a line to log."""
     named = _with_names_of_edges(table, options, None)
-    return named, *_edge_columns(named, options)
+    (source, target, weight), row_numbers, unused = _edge_columns(named, options, ())
+    if unused:
+        hint = "" if weight else "; --weight COLUMN if one of them has the weights of the edges"
+        _warn("weight", named, f"columns that are not used: {_listed(unused)}{hint}")
+    uses = {"ends": [source, target], "weights": [weight] if weight else []}
+    return named, (source, target, weight), _line(named, uses, row_numbers, unused)
 
 
 def _warn(option: str, table: Table, problem: str) -> None:

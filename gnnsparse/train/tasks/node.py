@@ -17,7 +17,7 @@ from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.distributed import DistributedOperand, distribute, share_batch_norm
 from gnnsparse.distributed.exchange import total_of
 from gnnsparse.distributed.training import Peers, RowGather, step_seed, sum_gradients
-from gnnsparse.errors import bad_value
+from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.nn.sparse_features import SparseFeatures
 from gnnsparse.precision import Precision
@@ -25,6 +25,7 @@ from gnnsparse.sampling import FeatureStore
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.data import BatchSource, LazyLoader, PreparedData, RepeatedBatch
+from gnnsparse.train.device import numerics
 from gnnsparse.train.metrics import known_items, make_scores
 from gnnsparse.train.module import TargetModule, TaskModule, counts_steps, trains_in_chunks
 from gnnsparse.train.sampled import (
@@ -37,7 +38,7 @@ from gnnsparse.train.sampled import (
 )
 from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig, SamplerConfig
 from gnnsparse.train.tasks import RunOptions, Task, options_found, register_task, texts_of
-from gnnsparse.train.trained import LoadedModel, arrays_of
+from gnnsparse.train.trained import LoadedModel, Prediction, arrays_of
 
 __all__ = [
     "FullGraphData", "GraphBatch", "NodeClassifier", "NodeTask", "Part", "SharedGraphData",
@@ -86,6 +87,29 @@ class GraphBatch:
     def parts(self) -> dict[str, Part]:
         """The parts of the split by name: "train", "val", "test"."""
         return {"train": self.train, "val": self.val, "test": self.test}
+
+
+@dataclass(frozen=True, eq=False)
+class StoredGraph:
+    """A graph on disk, of which samples are scored in place of the whole.
+
+    Attributes:
+        parts: the parts of the split by name: "train", "val", "test".
+        samples: batches of any nodes.
+        size: nodes of a batch.
+    """
+
+    parts: dict[str, Part]
+    samples: NodeBatches
+    size: int
+
+    def outputs(self, nodes: torch.Tensor, of: Callable[[NodeBatch], torch.Tensor]) -> torch.Tensor:
+        """Return what a function says of nodes, one sample after another: the same ones in each call."""
+        found = [
+            of(self.samples.gather(self.samples.draw(step, ids)))
+            for step, ids in enumerate(nodes.split(self.size))
+        ]
+        return torch.cat(found)
 
 
 class FullGraphData(PreparedData):
@@ -206,6 +230,31 @@ class FullGraphData(PreparedData):
     test_dataloader = val_dataloader
 
 
+class StoredGraphData(FullGraphData):
+    """The data module of a graph on disk, which prepares no operand of the whole graph."""
+
+    def __init__(self, dataset: NodeDataset, *, sampler: SamplerConfig, **options: Any) -> None:
+        if not sampler.draws:
+            accepted = "neighbor, as it does not fit into memory"
+            bad_value("sampler", f"got 'none', and {dataset.name} is a graph on disk; accepted: {accepted}")
+        self._sampler = sampler
+        super().__init__(dataset, sampler=sampler, **options)
+
+    def _prepare(self, graph: SparseGraph, values: str | None, preprocess: PreprocessConfig) -> SparseOperand:
+        # Only samples are multiplied.
+        nothing = torch.empty(2, 0, dtype=torch.int64, device="cpu")
+        return super()._prepare(SparseGraph.from_edge_index(nothing, 1), values, preprocess)
+
+    def _on_device(self, adj: SparseOperand) -> Any:
+        assert self._samples is not None
+        dataset = self.dataset
+        masks = {"train": dataset.train_mask, "val": dataset.val_mask, "test": dataset.test_mask}
+        everyone = torch.arange(dataset.num_nodes, device=self.device)
+        samples = self._samples.of_other_nodes(everyone, dataset.y.to(self.device))
+        parts = {name: self._part(mask) for name, mask in masks.items()}
+        return StoredGraph(parts, samples, self._sampler.batch_size)
+
+
 class NodeClassifier(TargetModule):
     """Trains a model on the training nodes of a graph, by the loss of `gnnsparse.train.metrics.make_loss`.
 
@@ -260,13 +309,20 @@ class NodeClassifier(TargetModule):
         if isinstance(batch, NodeBatch):
             batch = batch.data.batch
         whole: Any = next(iter(batch)) if isinstance(batch, LazyLoader) else batch
-        return whole, self.outputs(whole)
+        return whole, None if isinstance(whole, StoredGraph) else self.outputs(whole)
+
+    def _outputs_of(self, nodes: torch.Tensor, scored: Any) -> torch.Tensor:
+        """Return what the model says of some nodes."""
+        whole, outputs = scored
+        if isinstance(whole, StoredGraph):
+            return whole.outputs(nodes, self.outputs)
+        found: torch.Tensor = outputs.index_select(0, nodes)
+        return found
 
     def score(self, part: str, scored: Any) -> dict[str, torch.Tensor]:
         """Return "loss" and the scores of the nodes of a part, scalars on the device."""
-        whole, outputs = scored
-        of = whole.parts[part]
-        return self.score_outputs(part, outputs.index_select(0, of.nodes), of.y)
+        of = scored[0].parts[part]
+        return self.score_outputs(part, self._outputs_of(of.nodes, scored), of.y)
 
 
 class NodeTask(Task[NodeDataset, FullGraphData]):
@@ -309,6 +365,8 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
 
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
         """Make the data module: the graph with the weights that the model needs, on the run's device."""
+        if dataset.on_disk:
+            return StoredGraphData(dataset, sampler=run.sampler, peers=run.peers, **run.of_data)
         if run.peers is None or run.sampler.draws:
             return FullGraphData(
                 dataset, sampler=run.sampler, peers=run.peers, sparse_features=run.trainer.sparse_features,
@@ -330,16 +388,28 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return "nodes" (ids), what `arrays_of` has of all nodes, and the scores of parts with labels."""
         batch = data.batch
-        prediction = model.predict(batch.x, batch.adj)
+        if isinstance(batch, StoredGraph):
+            prediction = self._predict_samples(model, batch, data.dataset.num_nodes)
+        else:
+            prediction = model.predict(batch.x, batch.adj)
+        place = prediction.logits.device
         scores = {
             part: {
-                name: float(score(prediction.logits.index_select(0, of.nodes), of.y))
+                name: float(score(prediction.logits[of.nodes.to(place)], of.y.to(place)))
                 for name, score in make_scores(data.dataset).items()
             }
             for part, of in batch.parts.items()
             if of.nodes.numel()
         }
         return {"nodes": torch.arange(data.dataset.num_nodes), **arrays_of(prediction)}, scores
+
+    def _predict_samples(self, model: LoadedModel, batch: StoredGraph, nodes: int) -> Prediction:
+        """Return what a model says of all nodes by samples of their neighbours, on the CPU."""
+        check_memory("data", 8 * nodes * model.recipe.out_channels, f"predictions for {nodes} nodes")
+        with torch.no_grad(), numerics(Precision.parse(model.recipe.precision), model.device):
+            everyone = torch.arange(nodes, device=model.device)
+            logits = batch.outputs(everyone, lambda part: model.module(part.x, part.adj).float().cpu())
+        return Prediction(logits, model.recipe.several_labels, model.recipe.regression)
 
     def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> TaskModule:
         """Make the Lightning module; raise ValueError if a part has no nodes, or features can't be sparse."""
@@ -370,9 +440,10 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
             facts = adj.facts
             shared = {"devices": facts.ranks, "way": adj.choice.way, "parts": facts.method}
             return {"nodes": facts.nodes, "nonzeros": sum(facts.nnz), **shared, "halo": list(facts.halo)}
+        nonzeros = data.dataset.graph.nnz if data.dataset.on_disk else adj.nnz
         kept = {} if data.store is None else {"features": data.store.explain().replace("\n", "; ")}
         devices = {} if run.peers is None else {"devices": run.peers.ranks}
-        return {"nodes": data.dataset.num_nodes, "nonzeros": adj.nnz, **devices, **kept}
+        return {"nodes": data.dataset.num_nodes, "nonzeros": nonzeros, **devices, **kept}
 
 
 register_task(NodeTask())
@@ -487,9 +558,8 @@ class SharedNodeClassifier(NodeClassifier):
         """Return "loss" and the scores of a part, the same bits on each rank: they choose by them."""
         names, numbers = ["loss", *self._scores], None
         if scored is not None:
-            whole, outputs = scored
-            of = whole.parts[part]
-            logits, y = outputs.index_select(0, of.nodes), of.y
+            of = scored[0].parts[part]
+            logits, y = self._outputs_of(of.nodes, scored), of.y
             if isinstance(of, SharedPart):
                 logits, y = of.gather(logits), of.all_y
             if logits is not None and y is not None:
