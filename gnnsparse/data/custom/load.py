@@ -98,8 +98,8 @@ def load_custom(
     Args:
         path: a file or a folder: a PyG graph saved by torch.save (`.pt`); an `.npz` archive; a folder with a
             table of edges and a table of nodes (`.csv`, `.tsv`, `.txt`, these with `.gz`, `.parquet`), or the
-            table of edges; a Matrix Market file (`.mtx`) with a file of labels beside it; `.graphml`; a
-            folder of OGB as it lies after its download; a file of dgl.save_graphs (`.bin`). Of many graphs: a
+            table of edges; a folder of `build_graph` with x.npy and y.npy in it; a Matrix Market file (`.mtx`)
+            with a file of labels beside it; `.graphml`; a folder of OGB as it lies after its download; a file of dgl.save_graphs (`.bin`). Of many graphs: a
             list of PyG graphs saved by torch.save; a folder of TU Dortmund (NAME_A.txt and so on); or tables
             whose nodes have a column of ids of graphs, with a table `graphs` of ids, labels and split beside
             them, or labels that are the same in all rows of a graph.

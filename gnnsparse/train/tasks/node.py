@@ -559,9 +559,10 @@ class SharedNodeClassifier(NodeClassifier):
         names, numbers = ["loss", *self._scores], None
         if scored is not None:
             of = scored[0].parts[part]
-            logits, y = self._outputs_of(of.nodes, scored), of.y
+            own, y = self._outputs_of(of.nodes, scored), of.y
+            logits: torch.Tensor | None = own
             if isinstance(of, SharedPart):
-                logits, y = of.gather(logits), of.all_y
+                logits, y = of.gather(own), of.all_y
             if logits is not None and y is not None:
                 found = self.score_outputs(part, logits, y)
                 numbers = torch.stack([found[name].float() for name in names])
