@@ -98,11 +98,12 @@ def load_custom(
     Args:
         path: a file or a folder: a PyG graph saved by torch.save (`.pt`); an `.npz` archive; a folder with a
             table of edges and a table of nodes (`.csv`, `.tsv`, `.txt`, these with `.gz`, `.parquet`), or the
-            table of edges; a folder of `build_graph` with x.npy and y.npy in it; a Matrix Market file (`.mtx`)
-            with a file of labels beside it; `.graphml`; a folder of OGB as it lies after its download; a file of dgl.save_graphs (`.bin`). Of many graphs: a
-            list of PyG graphs saved by torch.save; a folder of TU Dortmund (NAME_A.txt and so on); or tables
-            whose nodes have a column of ids of graphs, with a table `graphs` of ids, labels and split beside
-            them, or labels that are the same in all rows of a graph.
+            table of edges; a folder of `build_graph` with x.npy and y.npy in it; a Matrix Market file
+            (`.mtx`) with a file of labels beside it; `.graphml`; a folder of OGB as it lies after its
+            download; a file of dgl.save_graphs (`.bin`). Of many graphs: a list of PyG graphs saved by
+            torch.save; a folder of TU Dortmund (NAME_A.txt and so on); or tables whose nodes have a column of
+            ids of graphs, with a table `graphs` of ids, labels and split beside them, or labels that are the
+            same in all rows of a graph.
         format: one of CUSTOM_FORMATS.
         edges: name of the table of edges in the folder; None: edges with one of the endings.
         nodes: name of the table of nodes in the folder; None: nodes with one of the endings.
