@@ -296,6 +296,12 @@ def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
     from gnnsparse.data import EdgeDataset, GraphDataset, NodeDataset
     from models import MODELS
 
+    if (more := getattr(dataset, "edge_features", None)) is not None:
+        columns = ",".join(more.transform["columns"])
+        got = f"got [{columns}], and the models here take no features of edges but with dataset.task=edge"
+        raise ValueError(
+            f"dataset.edge_features: {got}; accepted: null, or gnnsparse.fit with a model of PyG"
+        )
     kinds = (NodeDataset, GraphDataset, EdgeDataset)
     ignored = isinstance(dataset, kinds) and not MODELS[cfg.model.name].edge_weights
     if not ignored or dataset.graph.values is None:

@@ -98,6 +98,29 @@ REGRESSION_METRICS = ("mae", "mse", "r2")
 METRICS = (*CLASS_METRICS, *REGRESSION_METRICS)
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeFeatures:
+    """Features of the edges of a graph, for models that take an `edge_attr`.
+
+    Attributes:
+        edge_index: int64 [2, edges], sources over targets; repeated edges are there several times.
+        edge_attr: float32 [edges, D].
+        weights: float32 [edges]; None: 1 each.
+        transform: how the features were made, as feature_transform of a NodeDataset.
+    """
+
+    edge_index: torch.Tensor
+    edge_attr: torch.Tensor
+    weights: torch.Tensor | None
+    transform: Mapping[str, Any]
+
+    @property
+    def attributes(self) -> dict[str, torch.Tensor]:
+        """The attributes of PyG's Data that these are."""
+        weights = {} if self.weights is None else {"edge_weight": self.weights}
+        return {"edge_index": self.edge_index, "edge_attr": self.edge_attr, **weights}
+
+
 class _WithTargets:
     """A data set with features of nodes and with targets, whatever the targets are of."""
 
@@ -144,7 +167,9 @@ class _WithTargets:
     def without_weights(self) -> Self:
         """Return the task with edges that have no weights, for a model that would ignore them."""
         of: Any = self
-        weightless: Self = replace(of, graph=SparseGraph(self.graph.csr))
+        more = getattr(of, "edge_features", None)
+        own = {} if more is None else {"edge_features": replace(more, weights=None)}
+        weightless: Self = replace(of, graph=SparseGraph(self.graph.csr), **own)
         return weightless
 
     @property
@@ -192,6 +217,7 @@ class NodeDataset(_WithTargets):
             `load_custom(..., transform=)` makes those of another file; None: the data are no user's file.
         on_disk: whether graph and features are memory-mapped files, which are not to be read whole: training,
             scores and predictions take samples then. Features may be float16, and were looked at before.
+        edge_features: features of edges, which `gnnsparse.fit` gives to models that take them; None: none.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
@@ -214,6 +240,7 @@ class NodeDataset(_WithTargets):
     feature_names: tuple[str, ...] | None = None
     feature_transform: Mapping[str, Any] | None = None
     on_disk: bool = False
+    edge_features: EdgeFeatures | None = None
 
     def __post_init__(self) -> None:
         nodes = _check_square(self.graph)
@@ -252,7 +279,7 @@ class GraphDataset(_WithTargets):
         graph_ids: the names of the graphs in the user's files, G different texts; None: they are numbered.
         class_names: the names of the classes or labels, num_classes texts; None: they are numbered.
         feature_names: the names of the features, F different texts; None: they have none.
-        feature_transform: how the features were made, as that of a NodeDataset.
+        feature_transform, edge_features: those of a NodeDataset.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
@@ -274,6 +301,7 @@ class GraphDataset(_WithTargets):
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     feature_transform: Mapping[str, Any] | None = None
+    edge_features: EdgeFeatures | None = None
 
     def __post_init__(self) -> None:
         nodes = _check_square(self.graph)

@@ -52,16 +52,26 @@ def batches_of(graphs: list[Any]) -> Iterator[Any]:
         yield batch.from_data_list(some)
 
 
-def divided(dataset: GraphDataset) -> list[Any]:
-    """Return the graphs of a data set as a list of torch_geometric.data.Data, with weights of edges."""
+def divided(dataset: GraphDataset, with_features: bool = False) -> list[Any]:
+    """Return the graphs of a data set as a list of torch_geometric.data.Data, with weights of edges.
+
+    With `with_features` they have the features of edges as edge_attr, if there are some.
+    """
     data = import_optional("torch_geometric.data", "a model of PyG").Data
     csr, weights = dataset.graph.csr, dataset.graph.values
     ptr = dataset.graph_ptr.to(csr.device)
     edges, ends = torch.stack([csr.indices.long(), csr.row_index().long()]), csr.indptr[ptr].tolist()
+    found = {} if weights is None else {"edge_weight": weights}
+    if with_features and (more := dataset.edge_features) is not None:
+        graph_of = torch.searchsorted(ptr, more.edge_index[1], right=True) - 1
+        order = graph_of.argsort(stable=True)
+        ends = [0, *graph_of.bincount(minlength=dataset.num_graphs).cumsum(0).tolist()]
+        found = {name: value[order] for name, value in more.attributes.items() if name != "edge_index"}
+        edges = more.edge_index[:, order]
     nodes, graphs = ptr.tolist(), []
     for at in range(dataset.num_graphs):
         of = slice(ends[at], ends[at + 1])
-        own = {} if weights is None else {"edge_weight": weights[of]}
+        own = {name: value[of] for name, value in found.items()}
         x = dataset.x[nodes[at] : nodes[at + 1]]
         graphs.append(data(x=x, edge_index=edges[:, of] - nodes[at], **own))
     return graphs

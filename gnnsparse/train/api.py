@@ -143,6 +143,11 @@ class _Caller:
         """What the model takes beside the features, as a ModelRecipe has it."""
         return () if self.kind == "none" else (self.kind, *self.arguments)
 
+    @property
+    def takes_attr(self) -> bool:
+        """Whether the model gets features of edges, if the data have them."""
+        return self.kind == "data" or "edge_attr" in self.arguments
+
     def __call__(self, model: torch.nn.Module, x: torch.Tensor, graph: Any) -> torch.Tensor:
         if self.kind == "none":
             return model(x)
@@ -188,6 +193,8 @@ class _Caller:
             csr, weights = data.graph.csr, data.graph.values
             found = {"edge_index": torch.stack([csr.indices.long(), csr.row_index().long()])}
             found |= {} if weights is None else {"edge_weight": weights}
+            if self.takes_attr and (more := getattr(data, "edge_features", None)) is not None:
+                found = more.attributes
             if self.kind == "data":
                 return import_optional("torch_geometric.data", "this model").Data(**found).to(self.device)
         return {name: value.to(self.device) for name, value in found.items() if value is not None}
@@ -266,7 +273,8 @@ class _GraphsCaller(_Caller):
         of: dict[str, Any] = {"values": self.values, "precision": self.precision, "device": self.device}
         if self.kind == "operand":
             return GraphData(dataset, **{**of, **options})
-        return PygGraphData(dataset, divided(dataset) if graphs is None else graphs, **{**of, **options})
+        graphs = divided(dataset, self.takes_attr) if graphs is None else graphs
+        return PygGraphData(dataset, graphs, **{**of, **options})
 
 
 def fit(
@@ -528,6 +536,7 @@ def _attributes(data: Any, dataset: Any) -> list[str]:
     if is_pyg_data(data):
         return [name for name, value in data.to_dict().items() if value is not None]
     weights = [] if dataset.graph.values is None else ["edge_weight"]
+    weights += [] if getattr(dataset, "edge_features", None) is None else ["edge_attr"]
     return [*weights, *(["batch"] if hasattr(dataset, "graph_ptr") else [])]
 
 
@@ -622,7 +631,9 @@ def _with_used_weights(model: torch.nn.Module, data: Any, dataset: Any, caller: 
         return dataset
     found = data[0] if isinstance(data, list) else data
     weighted = (found.get("edge_weight") if is_pyg_data(found) else dataset.graph.values) is not None
-    attr = is_pyg_data(found) and found.get("edge_attr") is not None
+    attr = (
+        found.get("edge_attr") if is_pyg_data(found) else getattr(found, "edge_features", None)
+    ) is not None
     if attr and "edge_attr" not in caller.arguments and not isinstance(caller, _EdgesCaller):
         problem = f"data: {type(model).__name__} does not take edge_attr, the attributes of the edges"
         warnings.warn(problem, UserWarning, stacklevel=3)

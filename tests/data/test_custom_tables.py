@@ -108,7 +108,7 @@ def test_numbers_that_may_be_those_of_columns_are_an_edge_with_a_warning(tmp_pat
 def test_a_line_says_what_columns_are_used_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     edges = {"": range(3), **EDGES, "kind": ["x", "y", "z"], "w": [1, 2, 3]}
     folder = write(tmp_path, edges, {"": range(4), **NODES, **SPLIT})
-    said = r"^weight: edges.csv: columns that are not used: kind$"
+    said = r"^weight: edges.csv: columns that are not used: kind; edge_features=.kind. gives them to"
     with caplog.at_level(logging.INFO, "gnnsparse.data"), pytest.warns(UserWarning, match=said):
         load_custom(folder)
     assert [record.getMessage() for record in caplog.records] == [

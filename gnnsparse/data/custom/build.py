@@ -18,6 +18,7 @@ from gnnsparse.data.datasets import (
     METRICS,
     REGRESSION_METRICS,
     EdgeDataset,
+    EdgeFeatures,
     GraphDataset,
     NodeDataset,
     check_seed,
@@ -81,8 +82,9 @@ class Content:
     #: Of many graphs what they have themselves (labels, split, names), and the first node of each, and N.
     graphs: Content | None = None
     graph_ptr: np.ndarray | None = None
-    #: Of the edges to learn, which are its `edges`, their labels, split and features.
+    #: Features of the edges, and of those to learn, which are its `edges`, labels and split.
     of_edges: Content | None = None
+    learns_edges: bool = False
     reason: str = "there is one graph"  # what the task is taken from
     item: str = "node"  # what errors call that of which there are `nodes`
     class_names: tuple[str, ...] | None = None  # those of `y`, if there is no doubt
@@ -449,7 +451,8 @@ def build_dataset(
     name: str, content: Content, options: BuildOptions
 ) -> NodeDataset | GraphDataset | EdgeDataset:
     """Make a data set of a file's content: of nodes, of graphs if it has several, or of edges to learn."""
-    items = content.graphs or content.of_edges or content  # what has labels and a split
+    learned = content.of_edges if content.learns_edges else None
+    items = content.graphs or learned or content  # what has labels and a split
     classes: Any = options.classes
     if classes is None and options.label_kind in ("auto", "class"):
         classes = items.class_names
@@ -459,7 +462,7 @@ def build_dataset(
     train = masks[0]
     if content.graph_ptr is not None:  # the nodes of the graphs to train on
         train = train.repeat_interleave(torch.from_numpy(np.diff(content.graph_ptr)))
-    if content.of_edges is not None:
+    if learned is not None:
         train = torch.ones(content.nodes, dtype=torch.bool, device="cpu")
     x, transform = _features(content, graph, options, train)
     if options.normalize_features:
@@ -471,6 +474,7 @@ def build_dataset(
         bad_value("metric", f"{got}; accepted: {', '.join(metrics)}")
     names = None if transform is None or content.features is None else transform.names
     made_of: dict[str, Any] = {} if transform is None else transform.to_dict()
+    more = None if learned is not None else _features_beside(content, options)
     if content.graph_ptr is not None:
         ptr = torch.from_numpy(content.graph_ptr)
         return GraphDataset(
@@ -486,8 +490,9 @@ def build_dataset(
             labels.names,
             names,
             made_of,
+            more,
         )
-    if content.of_edges is not None:
+    if learned is not None:
         attr, how = _edge_features(items, options, masks[0])
         pairs = torch.from_numpy(np.ascontiguousarray(items.edges))
         return EdgeDataset(
@@ -496,26 +501,48 @@ def build_dataset(
         )  # fmt: skip
     return NodeDataset(
         name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names, names, made_of,
-        content.disk is not None,
+        content.disk is not None, more,
     )  # fmt: skip
 
 
 def _graph(content: Content, directed: bool | None) -> SparseGraph:
     """Make A[target, source]; undirected edges lead both ways, and repeats without weights count once."""
     directed = content.directed if directed is None else directed
-    edges, weights = torch.from_numpy(content.edges).contiguous(), content.weights
-    for ends in edges:
+    for ends in torch.from_numpy(content.edges).contiguous():
         check_range("edge_index", ends, content.nodes, "num_nodes")
-    check_memory("edge_index", 48 * edges.shape[1], f"a graph of {edges.shape[1]} edges")
+    count = content.edges.shape[1]
+    check_memory("edge_index", 48 * count, f"a graph of {count} edges")
+    edges, number = _both_ways(content, directed)
+    weights = content.weights
     if weights is not None:
         with np.errstate(over="ignore"):  # too large ones become infinite, which the graph refuses
-            weights = weights.astype(np.float32)
-    if not directed:
-        beside = edges[0] != edges[1]
-        edges = torch.cat([edges, edges.flip(0)[:, beside]], dim=1)
-        weights = None if weights is None else np.concatenate([weights, weights[beside.numpy()]])
+            weights = weights.astype(np.float32)[number.numpy()]
     made = SparseGraph.from_edge_index(edges, content.nodes, weights)
     return SparseGraph(made.csr, made.values if directed or weights is not None else None)
+
+
+def _both_ways(content: Content, directed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return edges, int64 [2, edges], with those that lead back unless directed, and their numbers."""
+    edges = torch.from_numpy(content.edges).contiguous()
+    number = torch.arange(edges.shape[1], device="cpu")
+    if directed:
+        return edges, number
+    beside = edges[0] != edges[1]
+    return torch.cat([edges, edges.flip(0)[:, beside]], dim=1), torch.cat([number, number[beside]])
+
+
+def _features_beside(content: Content, options: BuildOptions) -> EdgeFeatures | None:
+    """Return features of edges for models that take them; None: there are none."""
+    if content.of_edges is None:
+        return None
+    everyone = torch.ones(content.of_edges.nodes, dtype=torch.bool, device="cpu")
+    attr, made_of = _edge_features(content.of_edges, options, everyone)
+    if attr is None:
+        return None
+    directed = content.directed if options.directed is None else options.directed
+    edges, number = _both_ways(content, directed)
+    weights = None if content.weights is None else torch.from_numpy(content.weights).float()[number]
+    return EdgeFeatures(edges, attr[number], weights, made_of)
 
 
 def _edge_features(
@@ -547,7 +574,7 @@ def _features(
     nodes, kind = content.nodes, options.features
     if content.disk is not None:
         return content.disk[1], None
-    if content.of_edges is not None and kind == "file" and content.x is None and content.features is None:
+    if content.learns_edges and kind == "file" and content.x is None and content.features is None:
         kind = "degree"
     if kind == "file":
         return features_of(content.x, content.features, options, train)

@@ -61,4 +61,5 @@ def content_of_edges(graph: Mapping[str, Any]) -> Content:
         if isinstance(value, torch.Tensor) and value.shape == (rows,) and name not in ("y", _LABEL)
     }
     items = Content(rows, pairs.astype(np.int64), x=attr, y=y, masks=masks, columns=columns, item="edge")
-    return replace(content, of_edges=items, reason=f"there is {_LABEL}" if y is not None else "task=edge")
+    reason = "task=edge" if y is None else f"there is {_LABEL}"
+    return replace(content, of_edges=items, learns_edges=True, reason=reason)

@@ -205,7 +205,7 @@ def read_graph_tables(path: Path, options: FileOptions) -> Content:
     if options.task in ("node", "edge"):
         return read_tables(path, options)
     content = read_tables(path, options if file is None else replace(options, label=None, task="graph"))
-    if content.of_edges is not None:
+    if content.learns_edges:
         return content
     column = graph_column(content.columns, options)
     if column is None:

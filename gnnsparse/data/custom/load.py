@@ -151,8 +151,9 @@ def load_custom(
         graph: column of the table of nodes with the ids of their graphs; None: graph_id or graph.
         edge_label: column of the table of edges with their labels, or a list of columns of several labels or
             numbers; None: label or y.
-        edge_features: columns of the table of edges that are features of the edges to learn, as
-            feature_columns are of nodes; None: all others.
+        edge_features: columns of the table of edges that are features of edges, made as those of nodes are;
+            None: all others if edges are learned, else none. `gnnsparse.fit` gives them to models of PyG that
+            take `edge_attr`.
         edge_transform: the `edge_transform` of the data set a model was trained on, as `transform`.
 
     Returns:
@@ -178,7 +179,7 @@ def load_custom(
         content = _READERS[format](place, options)
         if task == "graph" and content.graphs is None:
             bad_value("task", f"got 'graph', and {place.name} has one graph; accepted: auto, node")
-        if task == "edge" and content.of_edges is None:
+        if task == "edge" and not content.learns_edges:
             accepted = "tables of one graph, or PyG's Data with edge_label"
             bad_value("task", f"got 'edge', and {place.name} has no labels of edges; accepted: {accepted}")
         dataset = build_dataset(place.name, content, options)
@@ -196,7 +197,7 @@ def load_custom(
 
 def _task_line(content: Content, dataset: NodeDataset | GraphDataset | EdgeDataset) -> str:
     """Say which task was taken, and why."""
-    name = "edge" if content.of_edges else "graph" if content.graphs else "node"
+    name = "edge" if content.learns_edges else "graph" if content.graphs else "node"
     of = f"{name}s"
     what = "numbers" if dataset.regression else "labels" if dataset.multi_label else "classes"
     return f"task = {name}, {what} of {of} ({dataset.num_classes}): {content.reason}"

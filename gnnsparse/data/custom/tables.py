@@ -259,24 +259,29 @@ def read_tables(path: Path, options: FileOptions) -> Content:
     weights = None if weight is None else of_edges.numbers("weight", weight)
     uses: dict[str, Sequence[str]] = {"ends": [source, target], "weights": [weight] if weight else []}
     items: Content | None = None
-    if labels is not None:
-        items, more, unused = _edge_items(of_edges, options, labels, unused)
+    of_model = options.edge_transform
+    wanted = options.edge_features or (of_model is not None and of_model.columns)
+    if labels is not None or wanted:
+        items, more, unused = _edge_items(of_edges, options, labels or [], unused)
         uses |= more
     if unused:
         hint = "" if weight or items else "; weight=COLUMN if one of them has the weights of the edges"
+        hint += "" if items else f"; edge_features=[{','.join(unused)}] gives them to models of PyG"
         _warn("weight", of_edges, f"columns that are not used: {_listed(unused)}{hint}")
     lines, known = [_line(of_edges, uses, row_numbers, unused)], of_edges.file
     content: dict[str, Any] = {"ids": tuple(sorted_texts({*np.concatenate([*ends.values()]).tolist()}))}
     if of_nodes is not None:
         content, id, line = _nodes(of_nodes, options, ends)
         lines, known = [*lines, line], f"{of_nodes.file}, column {id!r}"
-        if items is not None and content.pop("y") is not None:
+        if labels is not None and content.pop("y") is not None:
             _warn("task", of_nodes, "labels of nodes are not used, as the labels of edges are learned")
     numbers = [_numbers(option, of_edges.file, end, content["ids"], known) for option, end in ends.items()]
     ends_of = np.stack(numbers)
-    if items is not None:
+    if labels is not None:
         why = f"{of_edges.file} has a column {labels[0]!r}" if labels else "task=edge"
-        content |= {"of_edges": replace(items, edges=ends_of), "reason": why}
+        content |= {"learns_edges": True, "reason": why}
+    if items is not None:
+        content |= {"of_edges": replace(items, edges=ends_of)}
     return Content(len(content["ids"]), ends_of, weights, directed=False, uses=tuple(lines), **content)
 
 

@@ -218,6 +218,8 @@ def options_found(task: str, dataset: Any) -> dict[str, Any]:
         found["transform"] = dict(dataset.feature_transform)
     elif dataset.feature_names is not None:
         found["feature_columns"] = list(dataset.feature_names)
+    if (more := getattr(dataset, "edge_features", None)) is not None:
+        found["edge_transform"] = dict(more.transform)
     return found
 
 
