@@ -133,7 +133,8 @@ class Recipe:
     """How a layer makes an adjacency of edges; a frozen dataclass, which is compared.
 
     An adjacency has an `operand` [targets, sources]; and for products `values` of edge weights or None, which
-    computes its edge values; None: the operand's own are right.
+    computes its edge values; None: the operand's own are right. One that tells copies of an edge apart has
+    `copies`, see `copies_apart`.
     """
 
     precision: Precision
@@ -147,6 +148,35 @@ class Recipe:
         """Prepare an operand as the recipe says."""
         how = asdict(self.preparation or Preparation())
         return prepare(edges, num_nodes=size, values=values, precision=self.precision, **how)
+
+
+def copies_apart(edges: torch.Tensor, sources: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give copies of an edge, which `prepare` would merge, sources of their own.
+
+    Args:
+        edges: integer [2, edges], sources over targets.
+        sources: number of sources.
+
+    Returns:
+        The edges, in the same order, among which none is repeated; and int64 [copies] the sources of which
+        the further ones, numbered from `sources` on, are copies.
+    """
+    source, target = edges.long()
+    key = target * sources + source
+    order = key.argsort(stable=True)
+    _, counts = key[order].unique_consecutive(return_counts=True)
+    begin = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    number = torch.empty_like(order)  # how many equal edges were given before
+    number[order] = torch.arange(len(order), device=order.device) - begin
+    again = number > 0
+    pairs, place = (number * sources + source)[again].unique(return_inverse=True)
+    source = source.index_put((again,), sources + place)
+    return torch.stack([source, target]), pairs % sources
+
+
+def with_copies(x: torch.Tensor, copies: torch.Tensor | None) -> torch.Tensor:
+    """Return features [sources, ...] followed by those of copied sources; differentiable."""
+    return x if copies is None else torch.cat([x, x.index_select(0, copies)])
 
 
 @dataclass(frozen=True)
@@ -169,6 +199,8 @@ class GcnAdjacency:
     Normalised with self-loops and no edge weights it has rank-1 weights; otherwise it is the structure alone,
     and `values` returns its edge values.
     """
+
+    copies: torch.Tensor | None = None  # they are summed
 
     def __init__(self, edge_index: torch.Tensor, num_nodes: int, recipe: GcnRecipe, weighted: bool) -> None:
         self._recipe, self._num_nodes = recipe, num_nodes

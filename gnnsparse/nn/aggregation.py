@@ -8,7 +8,14 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.nn.adjacency import AdjacencyMemo, Preparation, Recipe, check_edge_weight, check_precision
+from gnnsparse.nn.adjacency import (
+    AdjacencyMemo,
+    Preparation,
+    Recipe,
+    check_edge_weight,
+    check_precision,
+    copies_apart,
+)
 from gnnsparse.nn.linear import linear_in_vectors
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -20,11 +27,15 @@ AGGREGATIONS = {"add": "sum", "sum": "sum", "mean": "mean", "max": "max", "min":
 
 @dataclass(frozen=True)
 class Aggregation(Recipe):
-    """How a layer reduces ("sum", "mean", "max" or "min") features of neighbours, and makes operands."""
+    """How a layer reduces ("sum", "mean", "max" or "min") features of neighbours, and makes operands.
+
+    `apart`: copies of an edge are told apart where a maximum or minimum needs the weight of each.
+    """
 
     reduce: str
     precision: Precision
     preparation: Preparation | None = None
+    apart: bool = False
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Neighbours:
         """See Recipe."""
@@ -40,16 +51,24 @@ class Neighbours:
         self._reduce = recipe.reduce
         mean = recipe.reduce == "mean"
         self.operand = recipe.prepare(edge_index, size, "mean" if mean and not weighted else None)
+        self.copies: torch.Tensor | None = None
+        if recipe.apart and weighted and self._merges:
+            edge_index, self.copies = copies_apart(edge_index, size[0])
+            self.operand = recipe.prepare(edge_index, (size[0] + len(self.copies), size[1]))
         self._fraction: torch.Tensor | None = None
         if mean and weighted:
             target = edge_index[1].long()
             counts = torch.bincount(target, minlength=size[1])
             self._fraction = counts[target].float().reciprocal()
 
+    @property
+    def _merges(self) -> bool:
+        """Whether a maximum or minimum is over an operand in which edges were merged."""
+        return self._reduce in ("max", "min") and self.operand.num_edges != self.operand.nnz
+
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
         """Compute edge values [nnz] or [nnz, heads] of weights; None: the operand's own are right."""
-        operand = self.operand
-        merged = self._reduce in ("max", "min") and operand.num_edges != operand.nnz
+        operand, merged = self.operand, self._merges
         if edge_weight is None:  # an operand of merged edges has their numbers as weights
             return torch.ones(operand.nnz, dtype=torch.float32, device=operand.device) if merged else None
         weights = check_edge_weight(edge_weight, operand.num_edges, operand.device, by_head=True).float()

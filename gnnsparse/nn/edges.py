@@ -9,7 +9,15 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value, check_flag, check_integer, check_share
-from gnnsparse.nn.adjacency import GraphLayer, Preparation, Recipe, check_precision, check_self_loops
+from gnnsparse.nn.adjacency import (
+    GraphLayer,
+    Preparation,
+    Recipe,
+    check_precision,
+    check_self_loops,
+    copies_apart,
+    with_copies,
+)
 from gnnsparse.nn.inputs import MOST_FEATURES, check_channels, check_features, check_heads
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.attention.edges import order_of
@@ -25,11 +33,15 @@ Fill = float | torch.Tensor | str
 
 @dataclass(frozen=True)
 class EdgeRecipe(Recipe):
-    """How a layer makes a pattern, perhaps with one self-loop for each node that is source and target."""
+    """How a layer makes a pattern, perhaps with one self-loop for each node that is source and target.
+
+    `has_features`: edges have features, so that copies of an edge are told apart.
+    """
 
     add_self_loops: bool
     precision: Precision
     preparation: Preparation | None = None
+    has_features: bool = False
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Edges:
         """See Recipe."""
@@ -38,8 +50,12 @@ class EdgeRecipe(Recipe):
             apart, loops = edge_index[0] != edge_index[1], min(size)
             if not bool(apart.all()):
                 others = apart.nonzero().flatten()
-        operand = self.prepare(_with_loops(edge_index, others, loops), size)
-        return Edges(operand, edge_index.shape[1], others, loops)
+        edges, copies = _with_loops(edge_index, others, loops), None
+        operand = self.prepare(edges, size)
+        if self.has_features and order_of(operand).has_repeats:
+            edges, copies = copies_apart(edges, size[0])
+            operand = self.prepare(edges, (size[0] + len(copies), size[1]))
+        return Edges(operand, edge_index.shape[1], others, loops, copies=copies)
 
 
 def _with_loops(edge_index: torch.Tensor, others: torch.Tensor | None, loops: int) -> torch.Tensor:
@@ -56,6 +72,7 @@ class Edges:
     """The edges of a layer's call, `count` of an edge_index or an operand (`given`: its repeats count once).
 
     `others` int64 are the edges that are no self-loops (None: all are used), which `loops` self-loops follow.
+    `copies` int64 are the sources that the operand has behind the given ones, see `copies_apart`.
     """
 
     operand: SparseOperand
@@ -63,6 +80,7 @@ class Edges:
     others: torch.Tensor | None = None
     loops: int = 0
     given: bool = False
+    copies: torch.Tensor | None = None
 
     @property
     def log_counts(self) -> torch.Tensor | None:
@@ -79,7 +97,7 @@ class Edges:
         """Return the features of all edges in the order of `index`, self-loops included. Differentiable.
 
         `weight` [.., edge_dim] will be multiplied by them; `fill` gives those of self-loops. An operand has
-        them in the order of the edges that it was made from. Edges with features must not be repeated.
+        them in the order of the edges that it was made from, which must not be repeated.
         """
         if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
             edge_attr = edge_attr[:, None]
@@ -90,8 +108,9 @@ class Edges:
         if order.has_repeats:
             bad_value(
                 "edge_attr",
-                "edges are repeated, and repeats are merged, so that the features of each can't be kept "
-                "apart; accepted: edges without repeats (torch_geometric.utils.coalesce merges features)",
+                "the operand's edges were repeated, and prepare has merged them, so that the features of each "
+                "can't be kept apart; accepted: an edge_index, of which copies stay apart, or an operand of "
+                "edges without repeats (torch_geometric.utils.coalesce merges features)",
             )
         if order.has_added:
             bad_value(
@@ -185,7 +204,9 @@ class EdgeAttention(GraphLayer):
                 self._check_loops(adj, edge_attr is not None)
             edges = Edges(adj, adj.num_edges, given=True)
         else:
-            recipe = EdgeRecipe(self.add_self_loops, self.precision or Precision.FP32)
+            has_features = edge_attr is not None and self.lin_edge is not None
+            precision = self.precision or Precision.FP32
+            recipe = EdgeRecipe(self.add_self_loops, precision, has_features=has_features)
             edges = self._memo.adjacency(size, adj, recipe)
         if edge_attr is None or self.lin_edge is None:
             return edges, None
@@ -224,10 +245,12 @@ def attend(
     """Compute attention over a layer's edges [targets, heads, features], and wanted weights [edges, heads].
 
     `features` are in the order in which the operand's edges were given, `options` go to graph_attention.
-    Weights are in the order of `edges.index`; repeats of an edge share them.
+    Weights are in the order of `edges.index`; repeats of an edge without features share them.
     """
     operand = edges.operand
-    if features is not None:  # no edge is repeated
+    keys = with_copies(k, edges.copies)
+    k, v = keys, keys if v is k else with_copies(v, edges.copies)
+    if features is not None:  # no edge of the operand is repeated
         options.update(edge_features=features, edge_order="coo")
     else:
         options.update(bias=edges.log_counts, edge_order="operand")

@@ -169,8 +169,8 @@ class GATConv(_GatLayer):
                 SparseOperand [targets, sources], whose weights are ignored and whose repeats count once.
             edge_attr: with `edge_dim`: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the
                 order of the edge_index, or of the edges that the operand was prepared from. An operand then
-                needs add_self_loops=False. Edges with features must not be repeated. None: the scores have
-                no term of the edge.
+                needs add_self_loops=False, and edges without repeats; of an edge_index, copies of an edge
+                are edges of their own. None: the scores have no term of the edge.
             size: the argument of SAGEConv.forward.
             return_attention_weights: True: the weights are returned too.
 

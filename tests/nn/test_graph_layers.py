@@ -509,8 +509,10 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda make: make(4, 4, edge_dim=2)(X, D, LABELS[:, 0]), "edge_attr: has shape"),
     (lambda make: make(4, 4, edge_dim=2)(X, D, LABELS.double()), "edge_attr: got a tensor of dtype"),
     (lambda make: make(4, 4, edge_dim=2)(X, D, [1.0]), "edge_attr: got list"),
-    (lambda make: make(4, 4, edge_dim=2)(X, E, torch.randn(120, 2)), "edge_attr: edges are repeated"),
-    (lambda make: labelled(make)(X, operand(E), torch.randn(120, 2)), "edge_attr: edges are repeated"),
+    (
+        lambda make: labelled(make)(X, operand(E), torch.randn(120, 2)),
+        "edge_attr: the operand's edges were repeated",
+    ),
     (lambda make: labelled(make)(X, GCN, LABELS), "edge_attr: the operand has self-loops that prepare"),
     (lambda make: make(4, 4, precision="bf16")(X, GCN), "precision: got 'bf16', the operand has 'fp32'"),
 ]

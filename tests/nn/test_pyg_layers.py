@@ -305,7 +305,7 @@ def test_output_weights_and_gradients(
         options["share_weights"] = data.draw(st.booleans())
     widths: Any = 6 if size == SQUARE and data.draw(st.booleans()) else (6, 6 if size == SQUARE else 4)
     ours, theirs = pair(name, widths, 5, **options)
-    index = edges(size, seed, repeats=edge_dim is None)
+    index = edges(size, seed)
     compare(ours, theirs, index, inputs_for(size, widths, index, edge_dim))
 
 
@@ -342,8 +342,8 @@ def test_attention_over_no_edges(name: str, loops: bool) -> None:
 @pytest.mark.parametrize("fill", ["mean", "add", "min", "max", "mul"])
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_loops_get_what_is_made_of_the_features_of_edges(name: str, fill: str) -> None:
-    """Here edges have one feature, in one dimension."""
-    index = edges(repeats=False)
+    """Here edges have one feature, in one dimension, and copies of an edge count as edges of their own."""
+    index = edges()
     ours, theirs = pair(name, 6, 5, edge_dim=1, fill_value=fill)
     compare(ours, theirs, index, [torch.randn(SQUARE[0], 6), torch.randn(index.shape[1])])
 

@@ -27,7 +27,7 @@ from gnnsparse.interop.pyg.message import (
     form_of,
     read_message,
 )
-from gnnsparse.nn.adjacency import GcnRecipe
+from gnnsparse.nn.adjacency import GcnRecipe, with_copies
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops import sddmm, spmm
@@ -262,20 +262,17 @@ def _product(
     reduce = str(_reduction_of(layer.aggr_module))
     precision, cast = precision_of(state.settings.precision, x)
     x = _cast(x, cast, weight)
-    recipe: Any = Aggregation(reduce, precision)
+    recipe: Any = Aggregation(reduce, precision, apart=True)
     usual = weight is not None and reduce == "sum" and not found.by_head and counts[0] == counts[1]
     graph = memo.graph(edges)
     if usual and graph.is_gcn(given[found.weight], counts[0]):  # type: ignore[index]
         recipe, weight = GcnRecipe(True, 1.0, precision), None
     width = x.shape[1] if x.dim() == 2 else x.shape[1] * x.shape[2]
     cached = graph.adjacency(edges, recipe, counts, weight is not None, width, state.settings)
-    try:
-        values = cached.values(weight)
-    except ValueError as problem:  # weights of repeated edges under a maximum
-        raise FallbackError(str(problem)) from None
+    made, values = cached.adjacency, cached.values(weight)
     state.note(f"spmm, {reduce}, {precision.value}")
     how = reduce if reduce in ("max", "min") else "sum"  # a mean's operand or values have been divided
-    out = spmm(cached.adjacency.operand, x, values, reduce=how)
+    out = spmm(made.operand, with_copies(x, made.copies), values, reduce=how)
     return out.transpose(0, 1).contiguous() if is_batch else out
 
 
@@ -364,7 +361,7 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
 def _neighbours(
     edges: torch.Tensor, weighted: bool, sources: int, targets: int, reduce: str, precision: str
 ) -> Neighbours:
-    recipe = Aggregation(reduce, Precision.parse(precision))
+    recipe = Aggregation(reduce, Precision.parse(precision), apart=True)
     return memo.adjacency(edges, recipe, (sources, targets), weighted)
 
 
