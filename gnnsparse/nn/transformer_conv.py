@@ -82,7 +82,8 @@ class TransformerConv(EdgeAttention):
             adj: the argument of GATConv.forward.
             edge_attr: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the order of the
                 edge_index, of which copies of an edge are edges of their own, or of the edges without
-                repeats that the operand was prepared from. A layer has them if, and only if, it was made with `edge_dim`.
+                repeats that the operand was prepared from. A layer has them if, and only if, it was made
+                with `edge_dim`.
             return_attention_weights: True or False: the weights are returned too, as in PyG; None: they are
                 not.
 
