@@ -108,8 +108,8 @@ class Edges:
         if order.has_repeats:
             bad_value(
                 "edge_attr",
-                "the operand's edges were repeated, and prepare has merged them, so that the features of each "
-                "can't be kept apart; accepted: an edge_index, of which copies stay apart, or an operand of "
+                "the operand's edges were repeated, and prepare has merged them, so that features can't be "
+                " kept apart; accepted: an edge_index, of which copies stay apart, or an operand of "
                 "edges without repeats (torch_geometric.utils.coalesce merges features)",
             )
         if order.has_added:
