@@ -79,8 +79,9 @@ class Parser(argparse.ArgumentParser):
         if second and plain and not plain[0].startswith("-") and getattr(options, second) is None:
             setattr(options, second, plain[0])
             rest.remove(plain.pop(0))
-        if wrong := plain:
-            self.error(f"unrecognized arguments: {' '.join(wrong)}")
+        if plain:
+            hint = f"; options of the data set begin with {takes}" if takes and "=" in plain[0] else ""
+            self.error(f"unrecognized arguments: {' '.join(plain)}{hint}")
         options.rest = rest
         return options
 

@@ -303,10 +303,15 @@ def run(options: argparse.Namespace) -> int:
     sys.path.append(os.getcwd())
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with log_shown("gnnsparse.data", console.print):
-        found = predict_run(
-            options.source, options.data, root=options.root, device=options.device,
-            options=dict(map(_option, options.rest)),
-        )  # fmt: skip
+        try:
+            found = predict_run(
+                options.source, options.data, root=options.root, device=options.device,
+                options=dict(map(_option, options.rest)),
+            )  # fmt: skip
+        except TypeError as error:
+            if str(error).startswith("dataset."):  # an option of another type, or that there is not
+                raise ValueError(str(error)) from error
+            raise
     write_predictions(options.out, found.arrays, found.names)
     count = len(next(iter(found.arrays.values())))
     scores = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.get("test", {}).items())

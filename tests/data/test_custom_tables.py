@@ -201,6 +201,8 @@ def test_wrong_edges_and_those_that_could_be_several_things_are_refused(
         ({"y": [1, 2, 3, 4]}, {}, "label: nodes.csv has label and y; accepted: label=COLUMN"),
         ({"y": [1, 2, 1, 2]}, {"label": "label"}, "feature_columns: nodes.csv: 'y' may be something"),
         ({"test_mask": [0, 1, 1, 0]}, {}, "feature_columns: nodes.csv: 'test_mask' may be something"),
+        ("id,f,label\n", {}, "nodes: nodes.csv has names of columns and no row; accepted: a row for each"),
+        ({"id": [1.5, 2, 3, 4]}, {}, "source: edges.csv: row 1 has 'a'; .* column 'id', such as '1.5'"),
         ({"": [1.5, 2, 3, 4]}, {}, "nodes: nodes.csv: column 5 has no name, and holds no row numbers"),
         ({"when": ["3.4.20"] * 4}, {}, r"feature_columns: .*'when' has '3.4.20'.*=\[f,g\] without this"),
         ({"f": [1, "1.234,5", 2, 3]}, {}, r"feature_columns: .*'f' has '1.234,5' in row 2; .*=\[g\] with"),
@@ -244,7 +246,7 @@ def test_the_column_of_ids_is_found_at_any_place(tmp_path: Path, caplog: pytest.
     assert (got.num_features, got.feature_names) == (32, None)
 
 
-@pytest.mark.parametrize("names", [("US", "DE", "NA"), ("None", "null", "x"), ("nan", "N/A", "b")])
+@pytest.mark.parametrize("names", [("US", "?", "NA"), ("None", "null", "x"), ("nan", "N/A", "b")])
 def test_classes_may_be_called_as_missing_values_are(names: tuple[str, ...], tmp_path: Path) -> None:
     ids = [f"n{i}" for i in range(12)]
     labels = [names[i % 3] if i < 9 else "" for i in range(12)]
@@ -273,6 +275,26 @@ def test_labels_that_may_be_missing_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         load_custom(write(tmp_path, nodes={**NODES, **SPLIT, "label": labels}), **options)
+
+
+def test_whole_numbers_with_a_point_are_the_classes_without(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path, nodes={**NODES, "split": ["train", "val", "test", ""], "label": ["1.0", "2.0", "1.0", ""]}
+    )
+    for options in ({}, {"classes": ["1", "2"]}):
+        got = load_custom(folder, **options)  # type: ignore[arg-type]
+        assert (got.class_names, got.y.tolist()) == (("1", "2"), [0, 1, 0, -1])
+    assert load_custom(folder, classes=["1.0", "2.0"]).class_names == ("1.0", "2.0")
+
+
+def test_tables_without_edges_warn_and_the_table_of_nodes_alone_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path, "source,target\n", {**NODES, **SPLIT})
+    with pytest.warns(UserWarning, match=r"^edges: edges\.csv: has no row, so that no node has a neighbour"):
+        assert load_custom(folder).graph.nnz == 0
+    with pytest.raises(
+        ValueError, match=r"^path: got .*nodes\.csv, the table of nodes; accepted: its folder"
+    ):
+        load_custom(folder / "nodes.csv")
 
 
 def test_minus_one_is_a_class_if_the_names_have_it(tmp_path: Path) -> None:

@@ -189,6 +189,8 @@ def test_a_runs_predictions(toy: None, run: Path, tmp_path: Path, capsys: pytest
     [
         (["--data", "nowhere"], r"data: got 'nowhere'; accepted: digits, .*cora, .*, a file or a folder"),
         (["nowhere"], r"data: got 'nowhere'; accepted"),
+        (["tests", "dataset.idd=x"], r"dataset\.idd: no such option of custom; accepted: path"),
+        (["tests", "dataset.id=3"], r"dataset\.id: got int"),
         (["--data", "digits"], r"dataset: digits has 64 inputs and 10 outputs; accepted by the checkpoint: "),
         (["--out", "p.txt"], r"argument --out: got 'p\.txt'; accepted: a name in \.npz, \.csv"),
         (["--out", "."], r"argument --out: got '\.'; accepted"),

@@ -163,10 +163,11 @@ def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
     if y is None:
         if classes is None:
             own = "edge_label" if content.item == "edge" else "y, a column of labels (label=COLUMN)"
+            there = f" among the columns {', '.join(content.columns)[:200]}" if content.columns else ""
             bad_value(
                 "label",
-                f"there are no labels; accepted: {own}, or for predictions alone classes=, the number or the "
-                "names of the classes",
+                f"there are no labels{there}; accepted: {own}, or for predictions alone classes=, the number "
+                "or the names of the classes",
             )
         count, names = _count_and_names(classes, least=2 if kind in ("auto", "class") else 1)
         if kind in ("auto", "class"):
@@ -179,6 +180,9 @@ def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
         if kind == "multilabel":
             bad_value("label_kind", "got 'multilabel' for one column; accepted: class, regression or auto")
         texts = [text_of(value) for value in (y if y.dtype.kind == "f" else y.tolist())]
+        filled, names = {*texts} - {""}, classes if isinstance(classes, tuple) else ()
+        if filled.isdisjoint(names) and all(t.endswith(".0") and _is_integer(t[:-2]) for t in filled):
+            texts = [text[:-2] for text in texts]  # as pandas writes whole numbers of which some are missing
         given = isinstance(classes, tuple) and len(classes) > 1
         if kind == "class" or given or not _are_fractions(set(texts)):
             return _of_names(content.item, texts, classes)

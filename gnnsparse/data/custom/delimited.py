@@ -19,7 +19,7 @@ from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_type, bad_value
 
 #: Words, in small letters, that programs write where a value is missing, and that may be names as well.
-MISSING_WORDS = ("na", "n/a", "nan", "null", "none")
+MISSING_WORDS = ("na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
 #: The separators by name.
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}
 #: Characters and lines of a text by which its separator is found.

@@ -178,7 +178,10 @@ class Table:
         found = texts[texts != ""]
         count = len(set(found.tolist()))
         if count > CATEGORIES or count == len(found) >= _MANY:
-            problem = f"column {name!r} has {count} different texts in {len(found)} rows, as names are"
+            such = f"such as {found[0][:40]!r}"
+            problem = (
+                f"column {name!r} has {count} different texts in {len(found)} rows, as names are, {such}"
+            )
             accepted = f"at most {CATEGORIES}, each in several rows"
             bad_value("feature_columns", f"{self.file}: {problem}; accepted: {accepted}")
 
@@ -248,8 +251,14 @@ def read_tables(path: Path, options: FileOptions) -> Content:
         bad_value("edges", f"got {options.edges!r}, and path is a file itself; accepted: a folder as path")
     edges = _file(path, "edges", options.edges) if is_folder else path
     nodes = _file(path if is_folder else path.parent, "nodes", options.nodes)
+    if nodes == edges:
+        bad_value(
+            "path", f"got {path}, the table of nodes; accepted: its folder, with a table of edges in it"
+        )
     of_nodes = None if nodes is None else _with_names_of_nodes(read_table(nodes, options.separator), options)
     of_edges = _with_names_of_edges(read_table(edges, options.separator), options, of_nodes)
+    if not len(of_edges.columns[0]):
+        _warn("edges", of_edges, "has no row, so that no node has a neighbour")
     of_edges, of_nodes, graphs = _within_graphs(of_edges, of_nodes, options)
     labels = _edge_labels(of_edges, options, of_nodes)
     (source, target, weight), row_numbers, unused = _edge_columns(of_edges, options, labels or [])
@@ -552,8 +561,9 @@ def _numbers(option: str, file: str, ends: np.ndarray, ids: tuple[str, ...], kno
     numbers: np.ndarray = pandas.Index(np.array(ids, dtype=object)).get_indexer(ends)
     if (numbers < 0).any():
         at = int((numbers < 0).argmax())
+        such = f", such as {ids[0][:80]!r}" if ids else ""
         bad_value(
-            option, f"{file}: row {at + 1} has {ends[at][:80]!r}; accepted: the ids of nodes in {known}"
+            option, f"{file}: row {at + 1} has {ends[at][:80]!r}; accepted: the ids of nodes in {known}{such}"
         )
     return numbers.astype(np.int64)
 
@@ -606,6 +616,8 @@ def graph_column(names: Iterable[str], options: FileOptions) -> str | None:
 def _nodes(
     table: Table, options: FileOptions, ends: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], str, str]:
+    if not len(table.columns[0]):
+        bad_value("nodes", f"{table.file} has names of columns and no row; accepted: a row for each node")
     given = options.label_columns
     if options.transform is not None and not set(given) & set(table.names):
         given = []  # a model predicts for nodes without labels too
