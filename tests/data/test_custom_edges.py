@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,17 @@ def test_which_task_it_is(
     nodes: Any, options: Any, kind: type, said: str | None, tmp_path: Path, caplog: Any
 ) -> None:
     split = {} if kind is NodeDataset else {"split": "random"}
-    with caplog.at_level(logging.INFO, "gnnsparse.data"):
+    with caplog.at_level(logging.INFO, "gnnsparse.data"), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         assert isinstance(load_custom(write(tmp_path, nodes), **split, **options), kind)
     assert ("task = " in caplog.text) == (said is not None)
     assert said is None or said in caplog.text
+    hint = (
+        "columns that are not used: label, split, by, size; edge_features=[by,size] gives them to models of "
+    )
+    found = [str(one.message) for one in told if hint in str(one.message)]
+    assert len(found) == (kind is NodeDataset)
+    assert all("; task=edge learns labels of edges" in text for text in found)
 
 
 def test_numbers_of_edges_by_time(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gnnsparse.train import fit as train
 from gnnsparse.train.tasks import TASKS, RunOptions
 from models import GCN, MODELS
 from tests.own_graphs import NODES, tensors, write_tables
-from tests.tasks import toy_sequences, toy_task
+from tests.tasks import edge_dataset, toy_sequences, toy_task
 from tests.train.test_task_link import link_dataset
 from tests.tu_files import graph_dataset
 
@@ -378,6 +378,7 @@ def test_features_of_edges_are_missed(tmp_path: Path) -> None:
 PATTERN = {"name": "window", "radius": 3}
 SAMPLER = SamplerConfig("neighbor", fanouts=(5, 5), batch_size=16)
 CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "edge": (edge_dataset, "gcn", {}),
     "graph": (graph_dataset, "gin", {}),
     "link": (link_dataset, "gcn", {}),
     "sequence": (lambda: toy_sequences(sizes=(30, 10, 10)), "transformer", {"pattern": PATTERN}),
@@ -435,8 +436,9 @@ def test_every_task_and_resumed_as_uninterrupted(name: str, tmp_path: Path) -> N
     torch.testing.assert_close(resumed, weights, rtol=0.0, atol=0.0)
     with pytest.raises(CheckpointError, match=r"trainer.max_epochs: got 1; accepted: at least 2"):
         run(1, "third", last)
-    if name in ("node", "graph"):
-        assert first.predict().logits.shape == {"node": (150, 3), "graph": (40, 2)}[name]
+    if name in ("node", "graph", "edge"):
+        shapes = {"node": (150, 3), "graph": (40, 2), "edge": (400, 3)}
+        assert first.predict().logits.shape == shapes[name]
     else:
         with pytest.raises(ValueError, match=r"are no nodes, edges or graphs; accepted: gnnsparse\.load"):
             first.predict()

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.data import EdgeDataset, dataset_of_edges
+from gnnsparse.data import EdgeDataset, dataset_of_edges, load_custom
+from gnnsparse.data.pyg_lists import divided
 from gnnsparse.inference.predict import predict_dataset
 from gnnsparse.nn.edge_head import EdgeHead, EdgeScorer
 from gnnsparse.train.tasks import TASKS, RunOptions
@@ -117,3 +118,77 @@ def test_what_is_refused(model: torch.nn.Module, data: Any, message: str) -> Non
         gnnsparse.fit(model, data(), epochs=1, device="cpu")
     with pytest.raises(TypeError, match="data: got int; accepted: a torch_geometric"):
         dataset_of_edges(3)
+
+
+# Features of edges of a user's tables, for models of nodes and graphs that take them.
+
+
+class OfAttributes(torch.nn.Module):
+    """A model that keeps what it was called with."""
+
+    def __init__(self, of_graphs: bool) -> None:
+        super().__init__()
+        self.conv, self.of_graphs = pyg.GATConv(2, 2, edge_dim=3), of_graphs
+        self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def forward(self, x: torch.Tensor, edge_index: Any, edge_attr: Any, batch: Any = None) -> torch.Tensor:
+        self.seen.append((edge_index, edge_attr))
+        found: torch.Tensor = self.conv(x, edge_index, edge_attr)
+        return pyg.global_add_pool(found, batch) if self.of_graphs else found
+
+
+def tables(folder: Path, of_graphs: bool) -> Path:
+    """Pairs of nodes, joined twice, with a number that says which edge it is, and a text."""
+    parts = ["train", "val", "test"]
+    nodes, edges = ["id,f,g,label,split,graph"], ["source,target,number,kind"]
+    for pair in range(6):
+        for end in "ab":
+            label, graph = ("x", "y")[pair % 2], f"g{pair}" if of_graphs else ""
+            nodes.append(f"{pair}{end},{pair},{1 + pair % 2},{label},{parts[pair // 2]},{graph}")
+    for copy in range(2):
+        edges += [f"{pair}a,{pair}b,{10 * copy + pair},{'uv'[pair % 2]}" for pair in reversed(range(6))]
+    if not of_graphs:
+        nodes = [line.rpartition(",")[0] for line in nodes]
+    (folder / "nodes.csv").write_text("\n".join(nodes) + "\n")
+    (folder / "edges.csv").write_text("\n".join(edges) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("of_graphs", [False, True])
+def test_columns_of_edges_are_the_edge_attr_of_models(of_graphs: bool, tmp_path: Path) -> None:
+    """Each with its edge, both ways, also where the edges of graphs stand in another order in the file."""
+    with pytest.warns(UserWarning, match=r"number, kind; .*edge_features=\[number,kind\] gives them"):
+        assert load_custom(tables(tmp_path, of_graphs)).edge_features is None
+    dataset = load_custom(tmp_path, edge_features=["number", "kind"])
+    model = OfAttributes(of_graphs)
+    result = gnnsparse.fit(model, dataset, epochs=1, device="cpu", batch_size=2)
+    for edge_index, attr in model.seen:
+        assert edge_index.shape[1] == attr.shape[0] > 0
+    if not of_graphs:
+        edges, attr = model.seen[0]
+        assert edges.shape == (2, 24)
+        pair = edges[0] // 2
+        torch.testing.assert_close(attr[:, 0] % 10, pair.float())
+        torch.testing.assert_close(attr[:, 2], (pair % 2).float())
+    else:
+        graphs = divided(dataset, with_features=True)
+        assert [graph.edge_attr[:, 0].tolist() for graph in graphs] == [
+            [at, 10 + at, at, 10 + at] for at in range(6)
+        ]
+        assert all(graph.edge_index.tolist() == [[0, 0, 1, 1], [1, 1, 0, 0]] for graph in graphs)
+    again = load_custom(
+        tmp_path, edge_transform=dataset.edge_features.transform, transform=dataset.feature_transform
+    )
+    torch.testing.assert_close(result.predict(again).logits, result.predict().logits)
+    with pytest.warns(UserWarning, match="does not take edge_attr, the attributes of the edges"):
+        gnnsparse.fit(WithoutAttributes(of_graphs), dataset, epochs=1, device="cpu")
+
+
+class WithoutAttributes(torch.nn.Module):
+    def __init__(self, of_graphs: bool) -> None:
+        super().__init__()
+        self.conv, self.of_graphs = pyg.GCNConv(2, 2), of_graphs
+
+    def forward(self, x: torch.Tensor, edge_index: Any, batch: Any = None) -> torch.Tensor:
+        found: torch.Tensor = self.conv(x, edge_index)
+        return pyg.global_add_pool(found, batch) if self.of_graphs else found

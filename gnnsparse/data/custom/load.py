@@ -190,6 +190,8 @@ def load_custom(
             raise  # it begins with the option that it is about
         text = text if text.startswith(str(place)) else f"{place}: {text}"
         raise type(error)(f"path: {text}") from error
+    if content.learns_edges and options.features == "file" and content.x is None and content.features is None:
+        _log.info("nodes have no features: features = degree (identity learns each node by itself)")
     for line in (*content.uses, *([_task_line(content, dataset)] if task == "auto" else [])):
         _log.info(line)
     return dataset

@@ -275,7 +275,11 @@ def read_tables(path: Path, options: FileOptions) -> Content:
         uses |= more
     if unused:
         hint = "" if weight or items else "; weight=COLUMN if one of them has the weights of the edges"
-        hint += "" if items else f"; edge_features=[{','.join(unused)}] gives them to models of PyG"
+        others = [name for name in unused if name not in of_edges.called((*_LABELS, _SPLIT))]
+        if items is None and others:
+            hint += f"; edge_features=[{','.join(others)}] gives them to models of PyG"
+        if items is None and of_edges.called(_LABELS):
+            hint += "; task=edge learns labels of edges"
         _warn("weight", of_edges, f"columns that are not used: {_listed(unused)}{hint}")
     lines, known = [_line(of_edges, uses, row_numbers, unused)], of_edges.file
     content: dict[str, Any] = {"ids": tuple(sorted_texts({*np.concatenate([*ends.values()]).tolist()}))}

@@ -99,12 +99,17 @@ class Task(Generic[Dataset, Data]):
     sparse_features: ClassVar[bool] = False
     weighs_classes: ClassVar[bool] = False
 
+    @property
+    def called(self) -> str:
+        """What messages call the task, with an article."""
+        return f"{'an' if self.name[0] in 'aeiou' else 'a'} {self.name} task"
+
     def check(self, run: RunOptions) -> None:
         """Raise TypeError or ValueError if options do not suit the task; called before data is loaded."""
         if run.sampler.draws and not self.samples:
-            bad_value("sampler", f"got {run.sampler.name!r} for a {self.name} task; accepted: none")
+            bad_value("sampler", f"got {run.sampler.name!r} for {self.called}; accepted: none")
         if run.trainer.sparse_features == "on" and not self.sparse_features:
-            bad_value("trainer.sparse_features", f"got 'on' for a {self.name} task; accepted: auto, off")
+            bad_value("trainer.sparse_features", f"got 'on' for {self.called}; accepted: auto, off")
         if run.trainer.class_weights != "none" and not self.weighs_classes:
             problem = "goes with nodes, graphs and edges"
             bad_value("trainer.class_weights", f"{problem}; accepted for a {self.name}: none")
