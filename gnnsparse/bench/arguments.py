@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,15 +36,20 @@ class Several(argparse.Action):
 
 
 def add_names(
-    parser: argparse.ArgumentParser, option: str, dest: str, accepted: Sequence[str], default: Any, about: str
-) -> None:
-    """Declare an option that takes several of the accepted names, with commas or spaces between them."""
+    parser: argparse.ArgumentParser, option: str, dest: str, accepted: Sequence[str], default: Any,
+    about: str, also: Mapping[str, Callable[[str], bool]] | None = None,
+) -> None:  # fmt: skip
+    """Declare an option that takes several of the accepted names, with commas or spaces between them.
+
+    `also` are further forms of names, each with a function that tells whether a name has it.
+    """
+    forms = also or {}
 
     def parse(text: str) -> list[str]:
         names = text.split(",")
         for name in names:
-            if name not in accepted:
-                choices = ", ".join(accepted)
+            if name not in accepted and not any(fits(name) for fits in forms.values()):
+                choices = ", ".join((*accepted, *forms))
                 raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {choices})")
         return names
 

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -24,7 +25,8 @@ from gnnsparse.bench.arguments import (
     scale_option,
 )
 from gnnsparse.bench.figures import latency_panels, plot
-from gnnsparse.bench.latency_measure import LatencyBench
+from gnnsparse.bench.latency_measure import COMPILED, LatencyBench
+from gnnsparse.bench.latency_own import PRECISIONS, is_own, own_arguments, own_latency
 from gnnsparse.bench.latency_tasks import (
     BACKENDS,
     CACHES,
@@ -47,7 +49,7 @@ from gnnsparse.bench.session import (
 )
 from gnnsparse.data import DATASETS, GENERATED_GRAPHS
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.environment import write_json
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console
 
 # The options of `gnnsparse bench latency`, checked before anything is measured.
@@ -56,14 +58,30 @@ DESCRIPTION = """\
 Measures how long models take from a call to its result, ours beside PyG's and torch's with the same weights:
 percentiles of single calls, throughput, the time to the first result, and memory. Every result is checked
 against float64, and a wrong one is not compared. Options that take several names take them with commas or
-spaces.
+spaces. A model of yours, --model FILE.py:NAME --graph FILE, is measured as it is, compiled and accelerated.
 """
+#: Options that go with a model of the user's own, beside those that every model has.
+_OF_OWN = ("graph", "weights", "model_args")
 #: Tokens of a sequence on a CPU, where 8,192 would take seconds a call.
 _CPU_TOKENS = 1024
 
 
 def _counts(text: str) -> list[int]:
     return [at_least_one(part) for part in text.split(",")]
+
+
+def _existing(text: str) -> Path:
+    path = Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"there is no file {text!r}")
+    return path
+
+
+def _pairs(text: str) -> list[tuple[str, Any]]:
+    try:
+        return own_arguments(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--model-args: ")) from None
 
 
 _fraction = number_option("a number from 0 on, below 1", lambda value: 0 <= value < 1)
@@ -75,7 +93,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     datasets = (CORA_LIKE, *dict.fromkeys((*DATASETS, *GENERATED_GRAPHS)))
     precisions = Precision.names()
     several: tuple[tuple[str, str, Sequence[str], Any, str], ...] = (
-        ("--model", "models", MODELS, ("gcn",), f"{', '.join(MODELS)}; default: gcn"),
         (
             "--dataset", "datasets", datasets, (CORA_LIKE,),
             "cora_like (default), a random graph of Cora's size, or a data set of train.py: cora, pubmed, "
@@ -97,8 +114,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "warm, cold: the last-level cache is flushed before each call; default: both",
         ),
     )  # fmt: skip
+    known = f"{', '.join(MODELS)}; default: gcn; or FILE.py:NAME, a class in a file of yours, with --graph"
+    add_names(parser, "--model", "models", MODELS, ("gcn",), known, {"FILE.py:NAME": is_own})
     for option in several:
         add_names(parser, *option)
+    for name, metavar, text in (
+        ("--graph", "FILE", "of a model of yours: a file or folder as dataset.path of train.py"),
+        ("--weights", "FILE", "of a model of yours: its state_dict, saved by torch.save"),
+    ):
+        parser.add_argument(name, type=_existing, metavar=metavar, help=text)
+    parser.add_argument(
+        "--model-args", type=_pairs, default=(), metavar="NAME=VALUE,...",
+        help="of a model of yours: arguments of NAME, such as hidden=64; numbers of features and of classes "
+        "(in_channels, out_channels) are known from the graph",
+    )  # fmt: skip
     parser.add_argument(
         "--batch", dest="batches", nargs="+", action=Several, type=_counts, default=(1,), metavar="N",
         help="sequences of a call; default: 1",
@@ -305,6 +334,12 @@ def _call_lines(rows: list[Row], calls: int, seconds: float) -> Iterator[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the report, and write it to files; the status is 1 if ours is wrong or failed."""
+    if any(map(is_own, options.models)):
+        return _run_own(options)
+    for name in _OF_OWN:
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            options.fail(f"argument {option}: goes with a model of your own; accepted: --model FILE.py:NAME")
     bench = LatencyBench(_settings_of(options), progress())
     for _ in bench.run():
         if options.out is not None:  # after each task, because a run may be ended
@@ -313,3 +348,31 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         plot(latency_panels(bench.rows), options.plot)
     return bench.status
+
+
+def _run_own(options: argparse.Namespace) -> int:
+    """Measure a model of the user's own; the status is 1 if a row is wrong."""
+    fail, precisions = options.fail, options.precisions
+    if len(options.models) > 1:
+        fail("argument --model: has several models; accepted: one FILE.py:NAME at a time")
+    if options.graph is None:
+        fail("argument --graph: is missing; accepted: a file or folder with your graph")
+    if wrong := [name for name in precisions if name not in PRECISIONS]:
+        accepted = f"of a model of your own {', '.join(PRECISIONS)}"
+        fail(f"argument --precision: got {wrong[0]!r}; accepted: {accepted}")
+    if options.plot is not None:
+        fail("argument --plot: is for the models of this package; accepted: --out FILE.json")
+    try:
+        found = own_latency(
+            options.models[0], options.graph, options.device, weights=options.weights,
+            arguments=dict(options.model_args), precisions=precisions, calls=options.calls,
+            seconds=options.seconds, compiles=options.backends is None or COMPILED in options.backends,
+        )  # fmt: skip
+    except (ValueError, TypeError, OSError) as error:
+        if not str(error).startswith("--"):  # an error of the user's code is shown as it is
+            raise
+        fail(f"argument {error}")
+    wide_console(160).print(found.table())
+    if options.out is not None:
+        write_json(options.out, {**describe_environment(options.device), **asdict(found)})
+    return int(any(row.note.startswith("WRONG") for row in found.rows))

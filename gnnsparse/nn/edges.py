@@ -109,7 +109,7 @@ class Edges:
             bad_value(
                 "edge_attr",
                 "the operand's edges were repeated, and prepare has merged them, so that features can't be "
-                " kept apart; accepted: an edge_index, of which copies stay apart, or an operand of "
+                "kept apart; accepted: an edge_index, of which copies stay apart, or an operand of "
                 "edges without repeats (torch_geometric.utils.coalesce merges features)",
             )
         if order.has_added:

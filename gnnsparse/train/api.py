@@ -384,7 +384,7 @@ def fit(
         # A data set of one graph, as PyG has Cora, is of its nodes.
         data = many if isinstance(data, (list, tuple)) or len(many) > 1 else many[0]
     encoder: Any = model.encoder if isinstance(model, EdgeScorer) else model
-    kind = _inputs_of(encoder) if inputs == "auto" else inputs
+    kind = inputs_of(encoder) if inputs == "auto" else inputs
     dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS, kind)
     peers = None
     if group is not None:
@@ -411,7 +411,7 @@ def fit(
     elif inputs not in ("auto", "operand"):  # of links or sequences
         bad_value("inputs", f"got {inputs!r} for a {task.name} task; accepted: auto, operand")
     elif values == "auto":
-        values = _values_of(model)
+        values = values_of(model)
     run = replace(run, values=values)
     task.check(run)
     curves: list[tuple[int, dict[str, float]]] = []
@@ -524,7 +524,7 @@ def _caller_of(
     arguments = _arguments(model, has) if kind == "edge_index" else ()
     _check_forward(model, kind, is_guess, arguments, of_graphs, has)
     if values == "auto":
-        values = _values_of(model) if kind == "operand" else None
+        values = values_of(model) if kind == "operand" else None
     made = _GraphsCaller if of_graphs else _EdgesCaller if hasattr(dataset, "edge_index") else _Caller
     return made(kind, values, Precision.parse(run.precision), run.device, arguments)
 
@@ -552,7 +552,7 @@ def _arguments(model: torch.nn.Module, has: list[str]) -> tuple[str, ...]:
     return tuple(name for name in wanted if name in has)
 
 
-def _inputs_of(model: torch.nn.Module) -> str:
+def inputs_of(model: torch.nn.Module) -> str:
     """Return what a model takes beside the features, by its layers and by its signature."""
     parameters = inspect.signature(model.forward).parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -612,7 +612,7 @@ def _layers(model: torch.nn.Module) -> list[tuple[str, Any]]:
     return [(n, layer) for layer in model.modules() for n, kind in kinds.items() if isinstance(layer, kind)]
 
 
-def _values_of(model: torch.nn.Module) -> str | None:
+def values_of(model: torch.nn.Module) -> str | None:
     """Return the weights of the operand that the layers of a model need; raise if they differ."""
     needed: dict[str | None, str] = {}
     for name, layer in _layers(model):
