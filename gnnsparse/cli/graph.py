@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,6 +99,9 @@ def add_info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="read all of its files, and check them")
 
 
+_log = logging.getLogger("gnnsparse.data")
+#: Arguments of `build_graph_of_tables` as its errors write them.
+_KEYWORDS = re.compile(r"\b(source|target|weight|separator)=")
 #: Offsets that are looked at at a time.
 _OFFSETS = 1 << 22
 _WORDS = {
@@ -127,7 +132,15 @@ def _build(options: argparse.Namespace, **how: Any) -> StoredGraph:
     how |= {"symmetric": options.symmetric, "about": options.about}
     if not options.edges[0].endswith(".npy"):
         how |= {name: getattr(options, name) for name in ("source", "target", "weight", "separator")}
-        return build_graph_of_tables(options.edges, options.folder, options.nodes, **how)
+        try:
+            made = build_graph_of_tables(options.edges, options.folder, options.nodes, **how)
+        except ValueError as error:  # in the words of the command line
+            raise ValueError(_KEYWORDS.sub(r"--\1 ", str(error))) from error
+        if not options.symmetric:
+            _log.info(
+                "edges lead from their source to their target alone; --symmetric adds the reverse of each"
+            )
+        return made
     if len(options.edges) > 1:
         bad_value("edges", f"got {len(options.edges)} files; accepted: one .npy file, or tables")
     if options.nodes is None:

@@ -23,6 +23,7 @@ def edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     np.save("edges.npy", EDGES)
+    Path("ends.txt").write_text("a b\nx y\n")
     return tmp_path / "edges.npy"
 
 
@@ -65,6 +66,8 @@ def test_a_graph_is_built_of_tables(edges: Path, capsys: pytest.CaptureFixture[s
     table = rows_of(printed.out)
     assert (table["weights"], table["names of nodes"]) == ("yes", "in ids.txt")
     assert open_graph("g").to_dense().tolist() == [[0, 1.5, 0], [1.5, 0, 2], [0, 2, 0]]
+    assert main(["graph", "build", "ends.txt", "one", "--source", "a", "--target", "b"]) == 0
+    assert "edges lead from their source to their target alone; --symmetric adds" in capsys.readouterr().out
     Path("g/ids.txt").write_text("x\ny\nw\n")
     assert main(["graph", "info", "g", "--verify"]) == 1
     assert "g/ids.txt: is damaged (it does not match its checksum)" in capsys.readouterr().out
@@ -116,6 +119,7 @@ def test_damage_has_an_exit_status(edges: Path, refused: Refused, capsys: pytest
 REFUSED = [
     ("build edges.npy g", "--nodes: is missing; accepted: the number of nodes, beside edges in a .npy"),
     ("build edges.npy more.npy g --nodes 3", "edges: got 2 files; accepted: one .npy file, or tables"),
+    ("build ends.txt g", "accepted: --source a --target b if it is names"),
     ("build edges.dat g", "edges: got 'edges.dat'; accepted: a file .csv, .csv.gz"),
     ("build edges.npy g --nodes -1", "got '-1'; accepted: an integer from 0 to 2^31 - 1"),
     ("build edges.npy g --nodes 2147483648", "accepted: an integer from 0 to 2^31 - 1"),
@@ -137,7 +141,10 @@ def test_wrong_options_are_refused(words: str, message: str, edges: Path, refuse
     printed = refused(f"graph {words}")
     assert printed.startswith("gnnsparse graph")
     assert message in printed
-    assert [path.name for path in edges.parent.iterdir() if path.suffix != ".npy"] in ([], ["cache"])
+    assert [path.name for path in edges.parent.iterdir() if path.suffix not in (".npy", ".txt")] in (
+        [],
+        ["cache"],
+    )
 
 
 def test_a_full_disk_and_too_little_memory_are_one_line(

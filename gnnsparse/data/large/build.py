@@ -522,7 +522,8 @@ def _records(rows: Any, cols: Any, nodes: int, weights: Any = None) -> Keys:
     return found
 
 
-def _check_target(path: Path, *, overwrite: bool) -> None:
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Raise ValueError if a graph can't be built in a folder: something is there, or nothing above it."""
     if path.name in ("", ".."):
         bad_value("folder", f"got {str(path)!r}; accepted: a folder with a name of its own")
     if not path.parent.is_dir():
@@ -546,12 +547,12 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
 @contextlib.contextmanager
 def _building(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield an empty folder beside `path`, which this process alone uses, and remove it in the end."""
-    _check_target(path, overwrite=overwrite)
+    check_target(path, overwrite=overwrite)
     part = path.with_name(path.name + ".part")
     lock = _locked(path, part)
     try:
         _clear(part, path)
-        _check_target(path, overwrite=overwrite)  # another process may have built it since
+        check_target(path, overwrite=overwrite)  # another process may have built it since
         yield part
     finally:
         _clear(part, path)

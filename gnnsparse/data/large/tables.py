@@ -16,10 +16,10 @@ import numpy as np
 from gnnsparse.data.custom.build import FileOptions, sorted_texts, text_of
 from gnnsparse.data.custom.delimited import SEPARATORS, decode, parse_text, with_points
 from gnnsparse.data.custom.tables import ENDINGS, Table, array_of_arrow, columns_of_edges
-from gnnsparse.data.large.build import LEAST_MEMORY, Progress, build_graph
+from gnnsparse.data.large.build import LEAST_MEMORY, Progress, build_graph, check_target
 from gnnsparse.data.large.folder import StoredGraph, folder_of, writing
 from gnnsparse.data.optional import import_optional
-from gnnsparse.errors import bad_value, check_integer, path_of
+from gnnsparse.errors import bad_value, check_flag, check_integer, path_of
 from gnnsparse.runtime.safe_io import open_regular, open_text, reading
 from gnnsparse.sparse.graph import node_count
 
@@ -88,6 +88,7 @@ def build_graph_of_tables(
     for path in paths:
         if not path.name.lower().endswith(ENDINGS):
             bad_value("edges", f"got {str(path)!r}; accepted: a file {', '.join(ENDINGS)}")
+    check_target(folder_of(folder), overwrite=check_flag("overwrite", overwrite))  # before hours of reading
     with contextlib.ExitStack() as stack:
         ends = _Ends(folder_of(folder).parent, memory, stack)
         for path in paths:
@@ -112,8 +113,6 @@ class _Ends:
 
     def __init__(self, folder: Path, memory: int, stack: contextlib.ExitStack) -> None:
         self._folder, self._memory, self.count = folder, memory, 0
-        if not folder.is_dir():
-            bad_value("folder", f"there is no folder {folder}; accepted: a new folder in one that exists")
         self._ends: Any = stack.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
         self._weights: Any = stack.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
         self._weighted: bool | None = None
