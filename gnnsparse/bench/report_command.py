@@ -33,7 +33,7 @@ from gnnsparse.bench.render import (
     shown_number,
     table_of,
 )
-from gnnsparse.bench.runs import is_run, show_runs
+from gnnsparse.bench.runs import compared, is_run, show_runs
 from gnnsparse.bench.session import Row, printer, progress
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import write_text
@@ -390,7 +390,8 @@ def run(options: argparse.Namespace) -> int:
 
     Files that are no results are named on stderr and in the report.
     """
-    tell, say = progress(), printer(Console())
+    console = Console()
+    tell, say = progress(), printer(console)
     if not options.files and not DEFAULT_FOLDER.is_dir():
         accepted = "folders of runs of train.py, such as outputs, and files of results"
         bad_value("RUN", f"none is given, and there is no folder {DEFAULT_FOLDER}; accepted: {accepted}")
@@ -404,6 +405,10 @@ def run(options: argparse.Namespace) -> int:
     if not files:
         tell("gnnsparse report: there is no result; nothing is written")
         return 1
+    if runs := [file for file in files if is_run(file.content)]:
+        table = compared(runs)
+        width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+        Console(width=max(width, console.width)).print(table)  # the terminal breaks lines that are too long
     out = options.out or (None if options.markdown else Path("report.html"))
     if out is not None:
         write_text(out, as_html(report))

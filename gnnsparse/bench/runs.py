@@ -8,8 +8,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import rich.table
+from rich.box import SIMPLE
+from rich.markup import escape
 
-from gnnsparse.bench.render import ENVIRONMENT, Part, Picture, ResultFile, Table, table_of
+from gnnsparse.bench.render import (
+    ENVIRONMENT,
+    Part,
+    Picture,
+    ResultFile,
+    Table,
+    column_name,
+    shown_cell,
+    table_of,
+)
+from gnnsparse.bench.session import new_table
 from gnnsparse.precision import Precision
 
 #: What tells runs apart, in the order of the table.
@@ -63,6 +76,18 @@ def show_runs(files: Sequence[ResultFile], problems: list[str]) -> list[Part]:
     parts.append(table_of("Scores of each class in the test part", classes, folded=len(files) > 1))
     parts.append(table_of("Further values", rest, folded=True))
     return [part for part in parts if not isinstance(part, Table) or part.rows]
+
+
+def compared(files: Sequence[ResultFile]) -> rich.table.Table:
+    """Return the table of runs for a terminal: what tells them apart, test scores, time and memory."""
+    rows = [_row(file) for file in sorted(files, key=_place)]
+    keys = [key for key in _KEYS if len({row[key] for row in rows}) > 1]
+    scores = dict.fromkeys(name for row in rows for name in row if name.startswith("test "))
+    columns = [*scores, "epoch_milliseconds", "fit_seconds", "peak_memory_bytes"]
+    table = new_table("", ["run", *keys], [column_name(name) for name in columns], box=SIMPLE)
+    for row in rows:
+        table.add_row(*(escape(shown_cell(name, row.get(name))) for name in ("run", *keys, *columns)))
+    return table
 
 
 def _place(file: ResultFile) -> tuple[str, str, int, str, float]:

@@ -18,7 +18,10 @@ def test_three_precisions_in_one_report(tmp_path: Path) -> None:
     assert done.status == 0, done.errors
     done = run("gnnsparse report sweep --out page.html --markdown page.md", tmp_path)
     assert (done.status, done.errors) == (0, "")
-    assert done.output.splitlines()[0].endswith(" kB; open it in a browser")
+    *table, last, markdown = done.output.splitlines()
+    assert [row.split()[1] for row in table if "MiB" in row] == ["fp32", "fp16", "bf16"]
+    assert any("test macro f1" in row and "peak memory" in row for row in table)
+    assert (last.endswith(" kB; open it in a browser"), markdown) == (True, "page.md")
     text, page = (tmp_path / "page.md").read_text(), (tmp_path / "page.html").read_text()
     rows = [line.split(" | ") for line in text.splitlines() if "| digits |" in line]
     assert [row[3] for row in rows] == ["fp32", "fp16", "bf16"]
