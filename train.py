@@ -287,7 +287,8 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
     groups = {name: to_dict(cfg[name]) for name in (*kept, *task.groups)}
     options = options_of(cfg.model) | task.model_options(dataset)
     own: dict[str, Any] = {"name": cfg.model.name, "options": options}
-    own["run"] = {"dataset": data, **groups, "seed": run.seed}
+    weighted = getattr(getattr(dataset, "graph", None), "values", None) is not None
+    own["run"] = {"dataset": data, **groups, "seed": run.seed, "edge_weights": weighted}
     return task.recipe(dataset, run, registry=REGISTRY, **own)
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from gnnsparse.bench.arguments import add_device
 from gnnsparse.errors import bad_value, check_flag, check_integer, check_tensor, path_of
 from gnnsparse.inference.loading import LoadError, load
 from gnnsparse.inference.predict import load_data
-from gnnsparse.train.trained import ForEdges, LoadedModel, Prediction
+from gnnsparse.train.trained import ForEdges, LoadedModel, ModelRecipe, Prediction
 from gnnsparse_cli import file_option
 
 __all__ = ["DESCRIPTION", "Package", "add_arguments", "export_model", "load_package", "run"]
@@ -241,6 +242,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
+def notes(recipe: ModelRecipe, inputs: Sequence[str]) -> list[str]:
+    """Return what whoever calls a package has to know of the training: a line for each thing."""
+    said = []
+    if names := recipe.feature_names:
+        said.append(f"columns of x: {', '.join(names)}")
+    scale = (recipe.run.get("dataset", {}).get("transform") or {}).get("scale", {})
+    if scale:
+        how = [f"{name} (mean {mean:.6g}, deviation {width:.6g})" for name, (mean, width) in scale.items()]
+        said.append(f"standardized, as in training, is to be: {', '.join(how)}")
+    if recipe.run.get("edge_weights") and "edge_index" in inputs and "edge_weight" not in inputs:
+        said.append("warning: edges had weights in the training, and weigh 1 here; --edge-weight takes them")
+    return said
+
+
 def run(options: argparse.Namespace) -> int:
     """Write the package, say what its calls take, and return the exit status 0."""
     sys.path.append(os.getcwd())  # for the module of the models, as `gnnsparse predict` does
@@ -251,8 +266,11 @@ def run(options: argparse.Namespace) -> int:
     package = load_package(options.out)
     within = f"within {error:.1g} of the model's, relative to the largest"
     difference = within if error else "the model's, bit for bit"
-    Console(highlight=False, markup=False, soft_wrap=True).print(
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(
         f"{options.out}: takes {', '.join(package.inputs)}; runs on {package.device}\n"
         f"Tried on random features: its logits are {difference}."
     )
+    for line in notes(model.recipe, package.inputs):
+        console.print(line)
     return 0

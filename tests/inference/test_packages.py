@@ -12,7 +12,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.inference.export import Package, export_model, load_package
+from gnnsparse.inference.export import Package, export_model, load_package, notes
 from gnnsparse.nn.traced_graph import graph_of
 from gnnsparse.train.trained import EdgeModel, LoadedModel, ModelRecipe
 from models import MODELS
@@ -226,3 +226,17 @@ def test_a_model_that_cannot_be_compiled_says_why(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
     with pytest.raises(ValueError, match=r"model: can't be compiled \(.*No working C\+\+ compiler found"):
         export_model(loaded("gcn"), tmp_path / "model.pt2")
+
+
+def test_what_a_caller_has_to_know_of_the_training() -> None:
+    scale = {"scale": {"size": [2.5, 0.5]}}
+    run = {"dataset": {"transform": scale}, "edge_weights": True}
+    recipe = ModelRecipe(None, "gcn", {}, 2, 2, feature_names=("size", "city=Graz"), run=run)
+    lines = [
+        "columns of x: size, city=Graz",
+        "standardized, as in training, is to be: size (mean 2.5, deviation 0.5)",
+        "warning: edges had weights in the training, and weigh 1 here; --edge-weight takes them",
+    ]
+    assert notes(recipe, ["x", "edge_index"]) == lines
+    assert notes(recipe, ["x", "edge_index", "edge_weight"]) == notes(recipe, ["x"]) == lines[:2]
+    assert notes(ModelRecipe(None, "gcn", {}, 2, 2), ["x", "edge_index"]) == []
