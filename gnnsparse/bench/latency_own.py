@@ -343,16 +343,17 @@ def own_model(name: str, sizes: tuple[int, int], arguments: Mapping[str, Any]) -
     path = Path(file).resolve()
     if not path.is_file():
         bad_value("--model", f"there is no file {file!r}; accepted: FILE.py:NAME, or a model of gnnsparse")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    own = path.stem if path.stem not in sys.modules else f"{path.stem}_of_model"  # such as random.py
+    spec = importlib.util.spec_from_file_location(own, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))  # for what it imports from beside it
-    sys.modules[path.stem] = module  # code of layers is read from there
+    sys.modules[own] = module  # code of layers is read from there
     spec.loader.exec_module(module)
     make = getattr(module, attribute, None)
     if not callable(make):
-        kinds = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == path.stem]
+        kinds = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == own]
         bad_value("--model", f"{file} has no {attribute!r}; accepted: {', '.join(kinds) or 'a class in it'}")
     made = make(**_filled(attribute, inspect.signature(make), sizes, arguments))
     if not isinstance(made, torch.nn.Module):
