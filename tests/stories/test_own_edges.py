@@ -1,4 +1,4 @@
-"""Stories of labels that edges have: payments of people, by one command and by fit."""
+"""Stories of labels that edges have: payments of people, by one command."""
 
 from __future__ import annotations
 
