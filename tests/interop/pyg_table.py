@@ -34,7 +34,9 @@ def _entry(name: str, case: Case) -> Entry:
     report = interop.report(layer)
     calls = {what.partition(",")[0] for row in report.rows for what in row.calls}
     if calls:
-        part = any(row.fallbacks or row.runs_on == "PyG" for row in report.rows)
+        part = any(
+            row.fallbacks or row.runs_on == "PyG" or "in part" in str(row.calls) for row in report.rows
+        )
         return Entry(name, " and ".join(sorted(calls)), "in part" if part else "")
     reasons: list[Any] = [why for row in report.rows for why in ((row.why,) if row.why else row.fallbacks)]
     return Entry(name, "PyG", reasons[0] if reasons else "it passes no messages of its own")

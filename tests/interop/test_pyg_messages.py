@@ -108,6 +108,7 @@ def operators(model: Any, *arguments: Any) -> list[str]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's, of RGCNConv, which it compiles in parts
 def test_compiled_layers_run_on_our_operators() -> None:
     x, edges, w = inputs()
     for layer, weights in [(pyg.GCNConv(WIDTH, 4), ()), (pyg.GraphConv(WIDTH, 4), (w,)), (TypeTest(), (w,))]:
@@ -277,6 +278,42 @@ def test_the_report_counts_a_call_once() -> None:
     assert "float64" in str(report)
 
 
+def test_a_call_with_many_products_counts_once() -> None:
+    x, edges, _ = inputs()
+    layer = interop.accelerate(pyg.APPNP(5, 0.1), convert="always")
+    report = interop.report(layer)
+    assert (report.accelerated, report.ready) == ((), report.rows)
+    assert str(report).startswith("0 of 1 layers accelerated, 1 ready for the first call\n")
+    for _ in range(2):
+        layer(x, edges)
+    (row,) = interop.report(layer).rows
+    assert (row.calls, row.fallbacks) == ({"spmm, sum, fp32": 2}, {})
+    assert "    2 calls on spmm, sum, fp32" in str(interop.report(layer))
+    assert interop.report(layer).accelerated == (row,)
+
+
+def test_a_call_in_part_on_pyg_counts_once() -> None:
+    x, edges, _ = inputs()
+    layer = interop.accelerate(pyg.GATConv(WIDTH, 4), convert="always")
+    torch.nn.utils.parametrize.register_parametrization(layer, "att_src", torch.nn.Identity())
+    layer(x, edges)
+    (row,) = interop.report(layer).rows
+    ((what, count),) = row.calls.items()
+    assert (count, row.fallbacks) == (1, {})
+    assert what.startswith("spmm, sum, fp32; in part on PyG: its parameters are computed")
+
+
+def test_each_layer_left_to_pyg_has_advice() -> None:
+    class Sizes(pyg.MessagePassing):
+        def message(self, x_j: torch.Tensor) -> torch.Tensor:
+            return x_j.exp()
+
+    model = torch.nn.ModuleList([Sizes(), OwnStep(), pyg.SAGEConv(WIDTH, 4, flow="target_to_source")])
+    report = interop.report(interop.accelerate(model))
+    assert all(row.advice for row in report.rows)
+    assert str(report).count("    to accelerate it: ") == 3
+
+
 def test_a_module_whose_functions_read_a_global_that_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,7 +347,7 @@ def test_a_module_whose_functions_read_a_global_that_changes(
     from gnnsparse.interop.pyg import message
 
     message._definitions.clear()
-    assert not interop.report(interop.accelerate(fresh())).accelerated
+    assert not interop.report(interop.accelerate(fresh())).ready
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ edges themselves, and finds the operand when it runs.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import FallbackError, precision_of
-from gnnsparse.interop.pyg.graphs import NotYetError, Settings, check_eager, memo, raw
+from gnnsparse.interop.pyg.graphs import Settings, check_eager, memo, raw
 from gnnsparse.interop.pyg.message import (
     NO_PRODUCT,
     Argument,
@@ -78,13 +80,12 @@ class LayerState:
     #: What the message was read to be, by the form of its arguments and the layer's mode.
     readings: dict[tuple[Form, bool], Reading] = field(default_factory=dict)
     known: tuple[Reading, ...] = ()  # the readings that torch.compile can use, see Reading.attributes
-    #: Why the attention of the call that runs now was left to PyG; None: it was not, or `propagate` was not.
-    why: FallbackError | None = None
-    is_waiting: bool = False  # whether a call was left to PyG because converting its graph did not pay yet
+    #: What the parts of the call of `forward` that runs now ran on (True), or why they were left to PyG.
+    parts: list[tuple[bool, str]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was read: the code may be another where the layer is loaded."""
-        return {**self.__dict__, "readings": {}, "known": ()}
+        return {**self.__dict__, "readings": {}, "known": (), "parts": None}
 
     @property
     def is_weighted_only(self) -> bool:
@@ -110,22 +111,43 @@ class LayerState:
         self.known = tuple(r for r in known if r.message is not None and r.attributes is not None)
 
     def note(self, what: str) -> None:
-        """Count a call that ran on `what`."""
-        if self.why is not None:
-            what = f"{what}; its attention on PyG: {self.why}"
-        self.runs_on[what] = self.runs_on.get(what, 0) + 1
-        self.why = None
+        """Remember that a part of a call, or a call of `propagate` alone, ran on `what`."""
+        self._add(True, what)
 
     def fall_back(self, reason: FallbackError) -> Any:
-        """Count a call that is left to PyG, and return NOTHING."""
-        if self.why is not None:  # the call is counted already, or will be
-            return NOTHING
-        why = str(reason)
-        self.is_waiting = self.is_waiting or isinstance(reason, NotYetError)
-        if why not in self.fallbacks and len(self.fallbacks) >= 16:
-            why = "other reasons"
-        self.fallbacks[why] = self.fallbacks.get(why, 0) + 1
+        """Remember that a part of a call, or a call of `propagate` alone, is left to PyG; return NOTHING."""
+        self._add(False, str(reason))
         return NOTHING
+
+    def _add(self, ran: bool, what: str) -> None:
+        if self.parts is None:
+            self._count([(ran, what)])
+        else:
+            self.parts.append((ran, what))
+
+    @contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Count what happens inside a `with` block as one call, whatever its parts."""
+        if self.parts is not None:  # a layer that calls itself
+            yield
+            return
+        self.parts = []
+        try:
+            yield
+        finally:
+            parts, self.parts = self.parts, None
+            if parts:
+                self._count(parts)
+
+    def _count(self, parts: list[tuple[bool, str]]) -> None:
+        ran, left = (
+            list(dict.fromkeys(what for is_ran, what in parts if is_ran is kind)) for kind in (True, False)
+        )
+        what = " and ".join(ran) + (f"; in part on PyG: {left[0]}" if left else "") if ran else left[0]
+        counts = self.runs_on if ran else self.fallbacks
+        if what not in counts and len(counts) >= 16:
+            what = "other reasons"
+        counts[what] = counts.get(what, 0) + 1
 
 
 def watched(layer: Any, edges: Any) -> str | None:

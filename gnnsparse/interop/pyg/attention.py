@@ -126,7 +126,7 @@ def _linear_maps(layer: Any) -> dict[str, Any]:
 def attend(
     layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
 ) -> Any:
-    """Compute `forward` of a layer that computes what PyG's class `kind` does; NOTHING: see `state.why`."""
+    """Compute `forward` of a layer that computes what PyG's class `kind` does; NOTHING: it is left to PyG."""
     try:
         if state.settings.convert == "auto":
             memo.check(edges)
@@ -150,8 +150,7 @@ def attend(
         standing._memo = _Memo(state, _GATHERS * width * getattr(layer, "heads", 1))
         out = stand_in.forward(standing, x, edges, *arguments, **options)
     except (FallbackError, TypeError, ValueError) as reason:
-        state.why = reason if isinstance(reason, FallbackError) else FallbackError(str(reason))
-        return NOTHING
+        return state.fall_back(reason if isinstance(reason, FallbackError) else FallbackError(str(reason)))
     state.note(f"graph_attention, {precision.value}")
     return out
 

@@ -34,6 +34,32 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.runtime.memo import ForkLock
 
+#: What one can do about a reason, by the words that it begins with; "": nothing.
+_ADVICE = {
+    NO_PRODUCT: "let `message` return x_j, or x_j times a weight of the edge",
+    "converting the graph pays": "call it more often on this graph, or accelerate(model, convert='always')",
+    "the graph is so small": "accelerate(model, convert='always'), though PyG is as fast",
+    "features of dtype": "call the model with float32, float16 or bfloat16",
+    "weights of dtype": "give weights of edges as float32, float16 or bfloat16",
+    "features of sizes": "give each node of the graph a row of features",
+    "flow=": "make the layer with flow='source_to_target', and swap the two rows of its edge_index",
+    "it overrides": "do in `forward` what is done there",
+    "a method was replaced": "do in a class of its own what the method does",
+    "its aggregation is": "make the layer with aggr='sum', 'mean', 'max' or 'min'",
+    "its aggregation has hooks": "remove the hooks",
+    "hooks are registered": "remove the hooks",
+    "its parameters are computed": "call torch.nn.utils.parametrize.remove_parametrizations",
+    "its parameters have no sizes": "call it once more: the first call gives them their sizes",
+    "its features are decomposed": "make the layer with decomposed_layers=1",
+    "it has a `propagate`": "let `forward` call the `propagate` of MessagePassing",
+    "a CUDA graph is captured": "run the model once before the capture",
+    "weights are returned with an EdgeIndex": "pass the edge_index as a plain tensor",
+    "PyG sums an EdgeIndex": "pass the edge_index as a plain tensor",
+    "the adjacency is": "pass an edge_index, int64 [2, edges]",
+    "features and edges are on two devices": "move both to one device",
+    "it was not accelerated": "call gnnsparse.interop.pyg.accelerate(model)",
+}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -42,11 +68,10 @@ class Row:
     Attributes:
         name: its name in the model; "" for the model itself.
         kind: its class.
-        runs_on: "spmm" or "graph_attention" if it is accelerated, else "PyG", also where all calls so far
-            were left to PyG, unless it did not pay yet to convert a graph.
+        runs_on: "spmm" or "graph_attention" if calls ran on these, or the first call will; else "PyG".
         why: why it is left to PyG, of several reasons the most frequent one; "" if it is accelerated.
-        calls: what its calls so far ran on, and how often.
-        fallbacks: why calls so far were left to PyG though the layer is accelerated, and how often.
+        calls: what its calls so far ran on, and how often. Calls of the layer, not of its products.
+        fallbacks: why calls so far were left to PyG though the layer can be accelerated, and how often.
     """
 
     name: str
@@ -55,6 +80,11 @@ class Row:
     why: str
     calls: dict[str, int]
     fallbacks: dict[str, int]
+
+    @property
+    def advice(self) -> str:
+        """What one can do for the layer to be accelerated; "" if it is, or if nothing is known."""
+        return next((text for words, text in _ADVICE.items() if self.why.startswith(words)), "")
 
 
 @dataclass(frozen=True)
@@ -69,19 +99,30 @@ class Report:
 
     @property
     def accelerated(self) -> tuple[Row, ...]:
-        """The layers that run on sparse products or fused attention."""
-        return tuple(row for row in self.rows if row.runs_on != "PyG")
+        """The layers that ran on sparse products or fused attention, in a call at the least."""
+        return tuple(row for row in self.rows if row.calls)
+
+    @property
+    def ready(self) -> tuple[Row, ...]:
+        """The layers that will run so when they are called for the first time."""
+        return tuple(row for row in self.rows if row.runs_on != "PyG" and not row.calls)
 
     def __str__(self) -> str:
         if not self.rows:
             return "no layers that pass messages"
-        lines = [f"{len(self.accelerated)} of {len(self.rows)} layers accelerated"]
+        ready = f", {len(self.ready)} ready for the first call" if self.ready else ""
+        lines = [f"{len(self.accelerated)} of {len(self.rows)} layers accelerated{ready}"]
         for row in self.rows:
             why = f": {row.why}" if row.why else ""
             lines.append(f"{row.name or '(model)'}  {row.kind}  {row.runs_on}{why}")
-            lines += [f"    {count} on {what}" for what, count in row.calls.items()]
-            lines += [f"    {count} on PyG: {why}" for why, count in row.fallbacks.items()]
+            lines += [f"    to accelerate it: {row.advice}"] if row.advice else []
+            lines += [f"    {_calls(count)} on {what}" for what, count in row.calls.items()]
+            lines += [f"    {_calls(count)} on PyG: {why}" for why, count in row.fallbacks.items()]
         return "\n".join(lines)
+
+
+def _calls(count: int) -> str:
+    return f"{count} call{'s' if count > 1 else ''}"
 
 
 _lock = ForkLock()
@@ -110,26 +151,32 @@ def _make_propagate(base: Any) -> Callable[..., Any]:
     return propagate_
 
 
-def _make_forward(kind: type, plain: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: Any, x: Any, edge_index: Any, *arguments: Any, **options: Any) -> Any:
-        state = self._gnnsparse
-        is_compiling = torch.compiler.is_compiling()
-        run = attend_compiled if is_compiling else attend
-        out = run(self, kind, state, x, edge_index, arguments, options)
-        if out is not NOTHING:
-            return out
-        if is_compiling:
-            return plain(self, x, edge_index, *arguments, **options)
-        try:
-            return plain(self, x, edge_index, *arguments, **options)
-        finally:  # one call counts once, whatever its `propagate` ran on
-            why, state.why = state.why, None
-            if why is not None:
-                state.fall_back(why)
+def _make_forward(kind: type | None, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `forward` that counts as one call, and is fused attention if PyG's class `kind` is."""
+    fused = kind is not None
 
-    forward.__wrapped__ = plain  # type: ignore[attr-defined]
-    forward.__doc__ = plain.__doc__
+    @functools.wraps(plain)
+    def forward(self: Any, *arguments: Any, **options: Any) -> Any:
+        state = self._gnnsparse
+        if torch.compiler.is_compiling():
+            out = _attended(attend_compiled, self, kind, arguments, options) if fused else NOTHING
+            return plain(self, *arguments, **options) if out is NOTHING else out
+        with state.one_call():
+            out = _attended(attend, self, kind, arguments, options) if fused else NOTHING
+            return plain(self, *arguments, **options) if out is NOTHING else out
+
     return forward
+
+
+def _attended(
+    run: Callable[..., Any], layer: Any, kind: Any, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """Call `attend` or `attend_compiled` with the arguments of a `forward`."""
+
+    def split(x: Any, edge_index: Any, *rest: Any, **more: Any) -> tuple[Any, ...]:
+        return x, edge_index, rest, more
+
+    return run(layer, kind, layer._gnnsparse, *split(*arguments, **options))
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
@@ -169,8 +216,7 @@ def _generated(base: type) -> bool:
 def _class_for(base: Any) -> Any:
     methods: dict[str, Any] = rebound(base)
     kind = is_own(base)
-    if kind is not None:
-        methods["forward"] = _make_forward(kind, methods.get("forward", base.forward))
+    methods["forward"] = _make_forward(kind, methods.get("forward", base.forward))
     methods["propagate"] = methods["_jinja_propagate"] = _make_propagate(base)
     namespace = {
         **methods,
@@ -331,7 +377,7 @@ def report(model: torch.nn.Module) -> Report:
         if is_accelerated(module):
             state = module._gnnsparse
             fallbacks, runs_on = dict(state.fallbacks), "spmm"
-            if fallbacks and not state.runs_on and not state.is_waiting:
+            if fallbacks and not state.runs_on:
                 runs_on = "PyG"
             elif type(module)._gnnsparse_kind is not None and unsuitable_attention(module) is None:
                 runs_on = "graph_attention"
