@@ -114,12 +114,17 @@ def test_numbers_of_edges_by_time(tmp_path: Path) -> None:
         ((), {"split": "time:no"}, "split: got 'time:no', and the edges have no such column; they have: no"),
         ((), {"edge_transform": {"x": 1}}, "edge_transform: got .*; accepted: what a data set has as edge_t"),
         (("size",), {"edge_transform": {"columns": ["size"]}}, "edge_features: there is no column 'size'"),
+        (
+            ("nodes",),
+            {"transform": {"columns": ["f"]}},
+            "features: .*; accepted: nodes with the columns .*, f",
+        ),
         ((), {"task": "graph"}, "graph: no column of the nodes has the ids of graphs"),
     ],
 )
 def test_what_is_refused(drop: Any, options: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        load_custom(write(tmp_path, NODES, drop), **options)
+        load_custom(write(tmp_path, None if "nodes" in drop else NODES, drop), **options)
 
 
 def test_columns_that_are_no_features(tmp_path: Path) -> None:

@@ -578,7 +578,8 @@ def _features(
     nodes, kind = content.nodes, options.features
     if content.disk is not None:
         return content.disk[1], None
-    if content.learns_edges and kind == "file" and content.x is None and content.features is None:
+    none = content.x is None and content.features is None
+    if content.learns_edges and kind == "file" and none and options.of_model is None:
         kind = "degree"
     if kind == "file":
         return features_of(content.x, content.features, options, train)
@@ -599,6 +600,8 @@ def features_of(
     if columns is None:
         if x is None:
             accepted = "degree, constant or identity, as in features=degree"
+            if transform is not None:
+                accepted = f"nodes with the columns of the training, {', '.join(transform.columns)[:200]}"
             bad_value("features", f"got 'file', and the file has no features; accepted: {accepted}")
         if transform is None and not options.standardize:
             check_memory("x", 4 * x.size, f"features of shape {x.shape}")
