@@ -355,11 +355,16 @@ def _run_own(options: argparse.Namespace) -> int:
     fail, precisions = options.fail, options.precisions
     if len(options.models) > 1:
         fail("argument --model: has several models; accepted: one FILE.py:NAME at a time")
+    for name in ("hidden", "layers", "features", "seq-len", "root"):
+        if getattr(options, name.replace("-", "_")) is not None:
+            fail(f"argument --{name}: is for models of this package; accepted: --model-args NAME=VALUE")
     if options.graph is None:
         fail("argument --graph: is missing; accepted: a file or folder with your graph")
     if wrong := [name for name in precisions if name not in PRECISIONS]:
         accepted = f"of a model of your own {', '.join(PRECISIONS)}"
         fail(f"argument --precision: got {wrong[0]!r}; accepted: {accepted}")
+    if options.datasets != (CORA_LIKE,):
+        fail("argument --dataset: is for models of this package; accepted: --graph FILE")
     if options.plot is not None:
         fail("argument --plot: is for the models of this package; accepted: --out FILE.json")
     try:

@@ -161,6 +161,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
+        (f"{NET} --layers 2", "argument --layers: is for models of this package"),
         ("--model mine.py:Net", "argument --graph: is missing; accepted: a file or folder with your graph"),
         (
             "--graph graph.pt",
@@ -179,6 +180,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
             "--model mine.py:Net --graph graph.pt --model-args 4",
             "argument --model-args: got '4'; accepted: NAME=",
         ),
+        (f"{NET} --graph graph.pt --hidden 4", "argument --hidden: is for models of this package; accepted"),
+        (f"{NET} --graph graph.pt --dataset cora", "argument --dataset: is for models of this package"),
         ("--model mine.py:Net --graph there.pt", "argument --graph: there is no file 'there.pt'"),
         ("--model mine.py:Net --graph graph.pt --precision int8", "argument --precision: got 'int8'"),
         ("--model mine.py:Net --graph graph.pt --plot a.png", "argument --plot"),
