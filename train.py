@@ -184,9 +184,9 @@ def load_dataset(group: str) -> Any:
 
 def task_of(dataset: Any) -> str:
     """Return the task that a data set is of."""
-    from gnnsparse.data import EdgeDataset, GraphDataset
+    from gnnsparse.data import EdgeDataset, GraphDataset, LinkDataset
 
-    kinds = {GraphDataset: "graph", EdgeDataset: "edge"}
+    kinds = {GraphDataset: "graph", EdgeDataset: "edge", LinkDataset: "link"}
     return next((task for kind, task in kinds.items() if isinstance(dataset, kind)), "node")
 
 

@@ -21,21 +21,26 @@ __all__ = ["Linked", "LinkedGCN", "LinkedGraphSAGE", "PairScore"]
 class PairScore(torch.nn.Module):
     """The score of a pair of nodes: a network of linear layers on the product of their features, by element.
 
+    Of directed pairs the first layer gets the features of both nodes too, so that their order counts.
+
     Args:
         channels: features of a node, and of the hidden layers.
         num_layers: number of linear layers.
         dropout: probability with which training drops hidden features.
+        directed: whether (u, v) is another pair than (v, u).
     """
 
-    def __init__(self, channels: int, num_layers: int, dropout: float) -> None:
+    def __init__(self, channels: int, num_layers: int, dropout: float, directed: bool = False) -> None:
         super().__init__()
-        widths = [channels] * num_layers + [1]
+        self.directed = directed
+        widths = [3 * channels if directed else channels] + [channels] * (num_layers - 1) + [1]
         self.lins = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.dropout = dropout
 
     def forward(self, features: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
         """Return the logits [k] of pairs, int64 [k, 2], of nodes with features [N, channels]."""
-        x = features.index_select(0, pairs[:, 0]) * features.index_select(0, pairs[:, 1])
+        source, target = (features.index_select(0, end) for end in (pairs[:, 0], pairs[:, 1]))
+        x = torch.cat([source, target, source * target], 1) if self.directed else source * target
         for lin in self.lins[:-1]:
             x = F.dropout(F.relu(lin(x)), self.dropout, self.training)
         last = self.lins[-1]
@@ -51,11 +56,13 @@ class Linked(torch.nn.Module):
         encoder_class: the class of the model of nodes.
 
     Args:
-        in_channels: number of nodes.
+        in_channels: number of nodes, or of features of a node.
         hidden_channels: features of an embedding and of all layers.
         out_channels: 1, the score of a pair.
         num_layers: number of convolutions.
         predictor_layers: number of linear layers of PairScore.
+        features: whether nodes have features, which take the place of the embeddings.
+        directed: whether edges have a direction, which the scores depend on then.
         options: the other options of the model of nodes, of which `dropout` is that of PairScore as well.
 
     Raises:
@@ -72,6 +79,8 @@ class Linked(torch.nn.Module):
         out_channels: int,
         num_layers: int = 2,
         predictor_layers: int = 2,
+        features: bool = False,
+        directed: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -79,10 +88,13 @@ class Linked(torch.nn.Module):
             bad_value("out_channels", f"got {out_channels}; accepted: 1, the score of a pair")
         check_integer("predictor_layers", predictor_layers)
         width = check_integer("hidden_channels", hidden_channels)
-        self.embedding = torch.nn.Embedding(in_channels, width)
-        torch.nn.init.xavier_uniform_(self.embedding.weight)
-        self.encoder = self.encoder_class(width, width, width, num_layers, **options)
-        self.predictor = PairScore(width, predictor_layers, self.encoder.dropout)
+        if not features:
+            self.embedding = torch.nn.Embedding(in_channels, width)
+            torch.nn.init.xavier_uniform_(self.embedding.weight)
+        inputs = in_channels if features else width
+        encoder: Any = self.encoder_class(inputs, width, width, num_layers=num_layers, **options)
+        self.encoder = encoder
+        self.predictor = PairScore(width, predictor_layers, encoder.dropout, directed)
 
     @property
     def first_layer(self) -> torch.nn.Module:
@@ -95,7 +107,10 @@ class Linked(torch.nn.Module):
         return self.encoder.num_convolutions
 
     def forward(
-        self, adj: SparseOperand | list[SparseOperand], nodes: torch.Tensor | None = None
+        self,
+        adj: SparseOperand | list[SparseOperand],
+        nodes: torch.Tensor | None = None,
+        x: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return features of the nodes, [nodes, hidden_channels], or of the targets of the last block.
 
@@ -103,7 +118,10 @@ class Linked(torch.nn.Module):
             adj: an operand with the weights that the model of nodes needs, or the operands of sampled blocks,
                 one for each convolution.
             nodes: with blocks: int64 [sources of the first one], its nodes.
+            x: [nodes, in_channels], features of the nodes, if they have some.
         """
+        if x is not None:
+            return self.encoder(x, adj)
         return self.encoder(self.embedding.weight if nodes is None else self.embedding(nodes), adj)
 
     def score(self, features: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
@@ -119,14 +137,18 @@ class Linked(torch.nn.Module):
         return self.predictor(features, pairs)
 
 
-@register_variant("gcn", task="link", like=options_like(GCN, "predictor_layers", 2))
+def _options(encoder: type[UniformStack]) -> dict[str, Any]:
+    return {**options_like(encoder, "predictor_layers", 2), "features": False, "directed": False}
+
+
+@register_variant("gcn", task="link", like=_options(GCN))
 class LinkedGCN(Linked):
     """Linked with a GCN."""
 
     encoder_class = GCN
 
 
-@register_variant("graphsage", task="link", like=options_like(GraphSAGE, "predictor_layers", 2))
+@register_variant("graphsage", task="link", like=_options(GraphSAGE))
 class LinkedGraphSAGE(Linked):
     """Linked with a GraphSAGE."""
 

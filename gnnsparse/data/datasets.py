@@ -399,22 +399,36 @@ class EdgeDataset(_WithTargets):
             check_finite("edge_attr", self.edge_attr)
 
 
+#: The scores of links by which the best epoch can be chosen.
+LINK_METRICS = ("hits", "mrr", "auc")
+#: Rounds after which the search for pairs without an edge is given up, and the least fraction of such pairs.
+_ROUNDS, _LEAST_FRACTION = 64, 0.01
 _PAIRS = ("train_edges", "val_edges", "val_negatives", "test_edges", "test_negatives")
 
 
 @dataclass(frozen=True, eq=False)
 class LinkDataset:
-    """Prediction of the links of an undirected graph with N nodes, which have no features.
+    """Prediction of the links of one graph with N nodes.
 
     Attributes:
         name: name of the data set.
-        graph: A, N x N, with the edges to train on in both directions.
+        graph: A, N x N, with the edges to train on in both directions, or if they are directed,
+            A[target, source].
         train_edges: int64 [k, 2], pairs of nodes, each edge to train on once.
         val_edges, test_edges: int64 [k, 2], edges that the graph lacks, to choose the best epoch by and to
             score it on.
         val_negatives, test_negatives: int64 [k, 2], pairs without an edge, which all edges of the part are
             ranked with.
         hits_at: K of hits@K.
+        metric: "hits", "mrr" or "auc", by which the best epoch is chosen.
+        x: float32 [N, F], features of the nodes; None: models learn an embedding of each.
+        node_ids: what the nodes are called; None: they have numbers alone.
+        directed: whether (u, v) is another pair than (v, u); pairs are (source, target).
+        sides: int64 [sources] and [targets], the nodes that pairs without an edge are drawn of; None: all.
+        known: int64, ascending, u * N + v of the edges (u, v) of all parts, which are never negatives; None:
+            those of the graph.
+        pairs: int64 [k, 2], pairs to predict for; None: those of the test part.
+        feature_names, feature_transform: as in NodeDataset.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
@@ -430,17 +444,32 @@ class LinkDataset:
     test_edges: torch.Tensor
     test_negatives: torch.Tensor
     hits_at: int = 20
+    metric: str = "hits"
+    x: torch.Tensor | None = None
+    node_ids: tuple[str, ...] | None = None
+    directed: bool = False
+    sides: tuple[torch.Tensor, torch.Tensor] | None = None
+    known: torch.Tensor | None = None
+    pairs: torch.Tensor | None = None
+    feature_names: tuple[str, ...] | None = None
+    feature_transform: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         nodes = _check_square(self.graph)
         check_integer("hits_at", self.hits_at)
+        check_choice("metric", self.metric, LINK_METRICS)
+        if self.x is not None:
+            x = check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
+            if not bool(x.isfinite().all()):
+                bad_value("x", "has a number that is not finite; accepted: finite numbers")
         for name in _PAIRS:
             pairs = check_tensor(name, getattr(self, name), dtypes=(torch.int64,), shape=(None, 2))
             check_range(name, pairs.reshape(-1).contiguous(), nodes, "the number of nodes")
             if pairs.shape[0] == 0:
                 bad_value(name, "is empty; accepted: a pair or more")
         keys = edge_keys(self.graph)
-        for pairs in (self.train_edges, self.train_edges.flip(1)):
+        both = (self.train_edges.flip(1), self.train_edges)[: 1 if self.directed else 2]
+        for pairs in both:
             if not bool(has_edges(keys, pairs, nodes).all()):
                 problem = "has an edge that the graph lacks"
                 bad_value("train_edges", f"{problem}; accepted: edges in both directions")
@@ -460,6 +489,62 @@ def edge_keys(graph: SparseGraph) -> torch.Tensor:
 def has_edges(keys: torch.Tensor, pairs: torch.Tensor, columns: int) -> torch.Tensor:
     """Return for pairs (row, column), int64 [k, 2], whether `edge_keys` of a graph has them, bool [k]."""
     return are_in(keys, pairs[:, 0] * columns + pairs[:, 1])
+
+
+def sample_negatives(
+    keys: torch.Tensor,
+    nodes: int,
+    count: int,
+    generator: torch.Generator,
+    sides: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Draw pairs of two different nodes without an edge, int64 [count, 2], uniformly and with replacement.
+
+    The keys u * nodes + v of edges (u, v) ascend, as those of `edge_keys` do. With `sides` the first node is
+    one of sides[0] and the second of sides[1]. All is on the CPU.
+
+    Raises:
+        ValueError: nearly all pairs are edges.
+    """
+    sizes = (nodes, nodes) if sides is None else (sides[0].numel(), sides[1].numel())
+    possible = nodes * (nodes - 1) if sides is None else sizes[0] * sizes[1]
+    if possible - keys.numel() < _LEAST_FRACTION * possible:
+        bad_value("edges", f"join nearly all pairs of the {nodes} nodes; accepted: 99 % of them at most")
+    pairs = torch.empty(count, 2, dtype=torch.int64, device="cpu")
+    missing = torch.arange(count, dtype=torch.int64, device="cpu")
+    for _ in range(_ROUNDS * int(1 / _LEAST_FRACTION)):
+        left = missing.numel()
+        if sides is None:
+            drawn = torch.randint(nodes, (left, 2), generator=generator, dtype=torch.int64, device="cpu")
+        else:
+            ends = [side[torch.randint(len(side), (left,), generator=generator)] for side in sides]
+            drawn = torch.stack(ends, dim=1)
+        pairs[missing] = drawn
+        missing = missing[has_edges(keys, drawn, nodes) | (drawn[:, 0] == drawn[:, 1])]
+        if missing.numel() == 0:
+            return pairs
+    bad_value("edges", "leave no pairs without an edge that were found; accepted: a graph with fewer edges")
+
+
+def draw_negatives(
+    keys: torch.Tensor,
+    nodes: int,
+    edges: torch.Tensor,
+    generator: torch.Generator,
+    sides: tuple[torch.Tensor, torch.Tensor] | None = None,
+    directed: bool = False,
+) -> torch.Tensor:
+    """Draw as many pairs without an edge as there are `edges`, see `sample_negatives`.
+
+    If they are directed, every second one is an edge turned round, where that is no edge, so that a model has
+    to tell both directions.
+    """
+    negatives = sample_negatives(keys, nodes, edges.shape[0], generator, sides)
+    if directed and sides is None:
+        turned = edges.flip(1)
+        free = ~has_edges(keys, turned, nodes) & (torch.arange(len(edges), device="cpu") % 2 == 0)
+        negatives[free] = turned[free]
+    return negatives
 
 
 @dataclass(frozen=True, eq=False)

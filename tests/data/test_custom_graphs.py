@@ -115,7 +115,7 @@ def test_splits_names_and_features_of_graphs(tmp_path: Path) -> None:
             {"task": "node"},
             r"^task: got 'node', and molecules\.pt holds 20 graphs; accepted: auto, graph",
         ),
-        ({}, {"task": "link"}, r"^task: got 'link'; accepted: auto, node, graph"),
+        ({}, {"task": "link"}, r"^task: got 'link', and molecules.pt holds 20 graphs"),
         ({}, {"features": "identity"}, r"^features: got 'identity' for many graphs; accepted: file, degree"),
         ({"y": lambda at: torch.zeros(at % 5 + 1)}, {}, "y: has a row for each node"),
         ({"y": lambda at: torch.ones(1 + at // 19)}, {}, "y: graph 0 has 1 numbers, and others have 2"),

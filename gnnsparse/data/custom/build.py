@@ -50,7 +50,7 @@ _SPLITS = ("auto", "given", "random", "stratified")
 #: Columns of the features that are made of degrees, one for each power of two of 32 bits.
 _DEGREES = 32
 #: The tasks that a user's own data can be for.
-CUSTOM_TASKS = ("node", "graph", "edge")
+CUSTOM_TASKS = ("node", "graph", "edge", "link")
 #: What means that there is no label among numbers of classes, and may be the name of a class elsewhere.
 _NO_CLASS = "-1"
 #: Nodes whose labels are names and no classes if all of them differ.
@@ -85,6 +85,8 @@ class Content:
     #: Features of the edges, and of those to learn, which are its `edges`, labels and split.
     of_edges: Content | None = None
     learns_edges: bool = False
+    learns_links: bool = False
+    bipartite: bool = False  # whether sources and targets are nodes of two kinds
     reason: str = "there is one graph"  # what the task is taken from
     item: str = "node"  # what errors call that of which there are `nodes`
     class_names: tuple[str, ...] | None = None  # those of `y`, if there is no doubt
@@ -167,7 +169,7 @@ def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
             bad_value(
                 "label",
                 f"there are no labels{there}; accepted: {own}, or for predictions alone classes=, the number "
-                "or the names of the classes",
+                "or the names of the classes; or task=link, which needs none",
             )
         count, names = _count_and_names(classes, least=2 if kind in ("auto", "class") else 1)
         if kind in ("auto", "class"):
@@ -351,6 +353,8 @@ class BuildOptions:
     standardize: bool = False
     transform: Any = None  # a FeatureTransform, given as what its to_dict returns; or None
     edge_transform: Any = None  # that of the features of edges, likewise
+    bipartite: bool | None = None
+    hits_at: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("features", self.features, _FEATURES)
@@ -367,8 +371,11 @@ class BuildOptions:
             got = f"{self.val_fraction} beside train_fraction={self.train_fraction}"
             bad_value("val_fraction", f"got {got}; accepted: fractions that leave some for the test")
         check_seed(self.seed)
-        if self.directed is not None:
-            check_flag("directed", self.directed)
+        for flag in ("directed", "bipartite"):
+            if getattr(self, flag) is not None:
+                check_flag(flag, getattr(self, flag))
+        if self.hits_at is not None:
+            check_integer("hits_at", self.hits_at)
         for flag in ("normalize_features", "standardize"):
             check_flag(flag, getattr(self, flag))
         for name in ("transform", "edge_transform"):
@@ -417,6 +424,7 @@ class FileOptions(BuildOptions):
     graph: str | None = None
     edge_label: str | Sequence[str] | None = None
     edge_features: Sequence[str] | None = None
+    pairs: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -461,14 +469,14 @@ def build_dataset(
     if classes is None and options.label_kind in ("auto", "class"):
         classes = items.class_names
     labels = _read_labels(items, options.label_kind, classes)
-    graph = _graph(content, options.directed) if content.disk is None else content.disk[0]
+    graph = graph_of(content, options.directed) if content.disk is None else content.disk[0]
     masks = _split(items, labels, options)
     train = masks[0]
     if content.graph_ptr is not None:  # the nodes of the graphs to train on
         train = train.repeat_interleave(torch.from_numpy(np.diff(content.graph_ptr)))
     if learned is not None:
         train = torch.ones(content.nodes, dtype=torch.bool, device="cpu")
-    x, transform = _features(content, graph, options, train)
+    x, transform = features_of_nodes(content, graph, options, train)
     if options.normalize_features:
         normalize_rows(x)
     metrics = _METRICS[labels.kind]
@@ -509,7 +517,7 @@ def build_dataset(
     )  # fmt: skip
 
 
-def _graph(content: Content, directed: bool | None) -> SparseGraph:
+def graph_of(content: Content, directed: bool | None) -> SparseGraph:
     """Make A[target, source]; undirected edges lead both ways, and repeats without weights count once."""
     directed = content.directed if directed is None else directed
     for ends in torch.from_numpy(content.edges).contiguous():
@@ -571,7 +579,7 @@ def _edge_features(
     return attr, transform.to_dict()
 
 
-def _features(
+def features_of_nodes(
     content: Content, graph: SparseGraph, options: BuildOptions, train: torch.Tensor
 ) -> tuple[torch.Tensor, FeatureTransform | None]:
     """Return features [N, F], and what made them of columns if columns have names or are scaled."""
@@ -644,9 +652,16 @@ def _split(content: Content, labels: _Labels, options: BuildOptions) -> Masks:
     train, val, test = (part & present for part in parts)
     for name, part in zip(PARTS, (train, val, test), strict=True):
         if not part.any():
-            of = f"{int(present.sum())} {content.item}s with a label"
+            of = f"{int(present.sum())} {content.item}s" + (" with a label" if content.y is not None else "")
             bad_value("split", f"{options.split!r} of {of} leaves none for {name}; accepted: no empty part")
     return train, val, test
+
+
+def split_items(items: Content, present: torch.Tensor, options: BuildOptions) -> Masks:
+    """Make the split of items without labels, of which those that `present` [N] excludes are in no part."""
+    y = torch.zeros(items.nodes, 1, dtype=torch.float32, device="cpu")
+    y[~present] = math.nan
+    return _split(items, _Labels(y, 1, "regression"), options)
 
 
 def _given(content: Content, number: str) -> list[torch.Tensor]:

@@ -202,7 +202,7 @@ def read_graph_tables(path: Path, options: FileOptions) -> Content:
     """Read tables as one graph or as many, by the task that is chosen or by what the tables have."""
     files = [] if not path.is_dir() else [path / f"graphs{ending}" for ending in ENDINGS]
     file = next((file for file in files if file.is_file()), None)
-    if options.task in ("node", "edge"):
+    if options.task in ("node", "edge", "link"):
         return read_tables(path, options)
     content = read_tables(path, options if file is None else replace(options, label=None, task="graph"))
     if content.learns_edges:

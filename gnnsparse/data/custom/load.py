@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gnnsparse.data.custom.graphs import (
     read_tu,
     tu_title,
 )
+from gnnsparse.data.custom.links import build_links, read_pairs
 from gnnsparse.data.custom.readers import (
     OGB_MARK,
     SAVED,
@@ -33,7 +35,7 @@ from gnnsparse.data.custom.readers import (
     read_ogb_folder,
 )
 from gnnsparse.data.custom.tables import ENDINGS
-from gnnsparse.data.datasets import EdgeDataset, GraphDataset, NodeDataset
+from gnnsparse.data.datasets import EdgeDataset, GraphDataset, LinkDataset, NodeDataset
 from gnnsparse.data.large.folder import HEADER
 from gnnsparse.errors import bad_type, bad_value, check_choice, path_of
 from gnnsparse.preprocess.source import is_pyg_data
@@ -86,8 +88,11 @@ def load_custom(
     edge_label: str | Sequence[str] | None = None,
     edge_features: Sequence[str] | None = None,
     edge_transform: Mapping[str, Any] | None = None,
-) -> NodeDataset | GraphDataset | EdgeDataset:
-    """Make a data set of nodes, of graphs or of edges, of your own file or folder.
+    bipartite: bool | None = None,
+    hits_at: int | None = None,
+    pairs: str | os.PathLike[str] | None = None,
+) -> NodeDataset | GraphDataset | EdgeDataset | LinkDataset:
+    """Make a data set of nodes, of graphs, of edges or of links, of your own file or folder.
 
     Nothing in a file can run code. Every array is checked before it is used, and every error says which file,
     array or column is wrong and what is accepted. A node whose label is missing (an empty cell of a table, -1
@@ -144,10 +149,10 @@ def load_custom(
             None: found by their content.
         transform: the `feature_transform` of the data set a model was trained on, by which columns of its
             names become its features. Labels may be missing.
-        task: "node", "graph", "edge", or "auto": graph if there are several graphs; edge if `edge_label` is
-            given, or the table of edges has a column label (PyG's Data an attribute edge_label) and nodes
-            have no labels. A message says which it is. Options of labels and of the split are then those of
-            graphs or edges.
+        task: "node", "graph", "edge", "link", or "auto": graph if there are several graphs; edge if
+            `edge_label` is given, or the table of edges has a column label (PyG's Data an attribute
+            edge_label) and nodes have no labels; link if nothing has labels. A message says which it is.
+            Options of labels and of the split are then those of graphs or edges.
         graph: column of the table of nodes with the ids of their graphs; None: graph_id or graph.
         edge_label: column of the table of edges with their labels, or a list of columns of several labels or
             numbers; None: label or y.
@@ -155,11 +160,18 @@ def load_custom(
             None: all others if edges are learned, else none. `gnnsparse.fit` gives them to models of PyG that
             take `edge_attr`.
         edge_transform: the `edge_transform` of the data set a model was trained on, as `transform`.
+        bipartite: of links, whether sources and targets are nodes of two kinds, as users and items: the same
+            text is then another node in each column, and only pairs of both kinds are scored. None: True if
+            the columns have names as user and item, or no id is in both.
+        hits_at: of links, K of hits@K; None: 20, or a tenth of the pairs without an edge if these are few.
+        pairs: of links, a table of pairs to predict for, or a folder with such a table `edges`; None: the
+            test edges and their negatives.
 
     Returns:
-        The data set, on the CPU: a GraphDataset if the task is "graph", an EdgeDataset if it is "edge", else
-        a NodeDataset; with the names of nodes or graphs, features and classes if the file has such. Repeated
-        edges are merged in the graph and their weights summed; self-loops stay.
+        The data set, on the CPU: a GraphDataset if the task is "graph", an EdgeDataset if it is "edge", a
+        LinkDataset if it is "link", else a NodeDataset; with the names of nodes or graphs, features and
+        classes if the file has such. Repeated edges are merged in the graph and their weights summed;
+        self-loops stay.
 
     Raises:
         TypeError: an argument is of another type.
@@ -171,8 +183,9 @@ def load_custom(
     """
     options = FileOptions(
         features, label_kind, classes, metric, split, train_fraction, val_fraction, seed, directed,
-        normalize_features, standardize, transform, edge_transform, edges, nodes, labels, source, target,
-        weight, id, label, feature_columns, separator, task, graph, edge_label, edge_features,
+        normalize_features, standardize, transform, edge_transform, bipartite, hits_at, edges, nodes,
+        labels, source, target, weight, id, label, feature_columns, separator, task, graph, edge_label,
+        edge_features, None if pairs is None else os.fspath(pairs),
     )  # fmt: skip
     place, format = _find(path, check_choice("format", format, CUSTOM_FORMATS))
     try:
@@ -182,7 +195,15 @@ def load_custom(
         if task == "edge" and not content.learns_edges:
             accepted = "tables of one graph, or PyG's Data with edge_label"
             bad_value("task", f"got 'edge', and {place.name} has no labels of edges; accepted: {accepted}")
-        dataset = build_dataset(place.name, content, options)
+        dataset: NodeDataset | GraphDataset | EdgeDataset | LinkDataset
+        if links := _learns_links(content, options):
+            dataset = build_links(place.name, content, options)
+        else:
+            dataset = build_dataset(place.name, content, options)
+        if pairs is not None:
+            if not isinstance(dataset, LinkDataset):
+                bad_value("pairs", f"got {pairs!r}; accepted: null but for task=link")
+            dataset = replace(dataset, pairs=read_pairs(Path(pairs).expanduser(), options, dataset))
     except (ValueError, TypeError) as error:
         text = str(error)
         first = re.match(r"(\w+): ", text)
@@ -192,13 +213,30 @@ def load_custom(
         raise type(error)(f"path: {text}") from error
     if content.learns_edges and options.features == "file" and content.x is None and content.features is None:
         _log.info("nodes have no features: features = degree (identity learns each node by itself)")
-    for line in (*content.uses, *([_task_line(content, dataset)] if task == "auto" else [])):
+    why = "nothing has labels" if task == "auto" else f"task={task}"
+    for line in (*content.uses, *([_task_line(content, dataset, why)] if task == "auto" or links else [])):
         _log.info(line)
     return dataset
 
 
-def _task_line(content: Content, dataset: NodeDataset | GraphDataset | EdgeDataset) -> str:
+def _learns_links(content: Content, options: FileOptions) -> bool:
+    """Return whether the task is one of links: it is chosen, or there is one graph and nothing has labels."""
+    if options.task != "auto":
+        return options.task == "link"
+    has = content.y is not None or content.graphs or content.learns_edges or content.disk
+    return not (has or options.classes is not None or options.label is not None or content.masks)
+
+
+def _task_line(
+    content: Content, dataset: NodeDataset | GraphDataset | EdgeDataset | LinkDataset, why: str
+) -> str:
     """Say which task was taken, and why."""
+    if isinstance(dataset, LinkDataset):
+        parts = (dataset.train_edges, dataset.val_edges, dataset.test_edges)
+        counts = "{} to train on, {} for validation, {} for the test".format(*map(len, parts))
+        how = "bipartite, " if dataset.sides is not None else ""
+        how += "directed" if dataset.directed else "undirected"
+        return f"task = link, {how} ({counts}): {why}"
     name = "edge" if content.learns_edges else "graph" if content.graphs else "node"
     of = f"{name}s"
     what = "numbers" if dataset.regression else "labels" if dataset.multi_label else "classes"

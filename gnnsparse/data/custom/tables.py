@@ -33,6 +33,9 @@ _FACTOR = 12
 _UNNAMED = re.compile(r"|Unnamed: \d+(_level_\d+)?|__index_level_\d+__")
 #: The usual names of columns, in small letters: of the two ends of an edge, of weights, ids and labels.
 _ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
+#: Names of columns, without "id", whose nodes are of two kinds.
+_USERS = ("user", "users", "customer", "buyer", "reader", "person")
+_ITEMS = ("item", "items", "product", "movie", "book", "song", "article")
 _WEIGHTS = ("weight", "weights", "edge_weight", "w")
 _IDS = ("id", "node", "node_id")
 _LABELS = ("label", "y")
@@ -261,10 +264,18 @@ def read_tables(path: Path, options: FileOptions) -> Content:
         _warn("edges", of_edges, "has no row, so that no node has a neighbour")
     of_edges, of_nodes, graphs = _within_graphs(of_edges, of_nodes, options)
     labels = _edge_labels(of_edges, options, of_nodes)
-    (source, target, weight), row_numbers, unused = _edge_columns(of_edges, options, labels or [])
+    links = labels is None and _learns_links(of_edges, options, of_nodes)
+    (source, target, weight), row_numbers, unused = _edge_columns(of_edges, options, labels or [], links)
     ends = {"source": of_edges.full_texts("source", source), "target": of_edges.full_texts("target", target)}
     if graphs is not None:
         ends = {name: graphs + _OF_GRAPH + end for name, end in ends.items()}
+    bipartite = links and _are_two_kinds(of_edges, options, source, target, ends)
+    apart = not bipartite or set(ends["source"]).isdisjoint(ends["target"])
+    if not apart:
+        if of_nodes is not None:
+            problem = f"{of_nodes.file} can't tell apart nodes that {source} and {target} both have"
+            bad_value("bipartite", f"{problem}; accepted: different ids, no table of nodes, or false")
+        ends = {name: name + _OF_GRAPH + end for name, end in ends.items()}
     weights = None if weight is None else of_edges.numbers("weight", weight)
     uses: dict[str, Sequence[str]] = {"ends": [source, target], "weights": [weight] if weight else []}
     items: Content | None = None
@@ -273,12 +284,20 @@ def read_tables(path: Path, options: FileOptions) -> Content:
     if labels is not None or wanted:
         items, more, unused = _edge_items(of_edges, options, labels or [], unused)
         uses |= more
+    if links:
+        split = of_edges.called((_SPLIT,))[:1]
+        times = {name: of_edges.values(name) for name in of_edges.names if name == options.time}
+        uses |= {"split": split, "times": list(times)}
+        unused = [name for name in unused if name not in {*split, *times}]
+        count, masks = len(of_edges.columns[0]), _split(of_edges, split[0]) if split else {}
+        items = Content(count, np.empty((2, count), np.int64), masks=masks, columns=times, item="edge")
     if unused:
-        hint = "" if weight or items else "; weight=COLUMN if one of them has the weights of the edges"
+        learned = None if links else items
+        hint = "" if weight or learned else "; weight=COLUMN if one of them has the weights of the edges"
         others = [name for name in unused if name not in of_edges.called((*_LABELS, _SPLIT))]
-        if items is None and others:
+        if learned is None and others and not links:
             hint += f"; edge_features=[{','.join(others)}] gives them to models of PyG"
-        if items is None and of_edges.called(_LABELS):
+        if learned is None and of_edges.called(_LABELS):
             hint += "; task=edge learns labels of edges"
         _warn("weight", of_edges, f"columns that are not used: {_listed(unused)}{hint}")
     lines, known = [_line(of_edges, uses, row_numbers, unused)], of_edges.file
@@ -295,6 +314,9 @@ def read_tables(path: Path, options: FileOptions) -> Content:
         content |= {"learns_edges": True, "reason": why}
     if items is not None:
         content |= {"of_edges": replace(items, edges=ends_of)}
+    content |= {"bipartite": bipartite}
+    if not apart:  # both columns have the same texts for nodes of two kinds
+        content["ids"] = tuple(name.split(_OF_GRAPH, 1)[1] for name in content["ids"])
     return Content(len(content["ids"]), ends_of, weights, directed=False, uses=tuple(lines), **content)
 
 
@@ -321,6 +343,32 @@ def _edge_labels(table: Table, options: FileOptions, nodes: Table | None) -> lis
         return found
     has_others = options.label is not None or (nodes is not None and bool(nodes.called(_LABELS)))
     return found if options.edge_labels or (found and not has_others) else None
+
+
+def _learns_links(table: Table, options: FileOptions, nodes: Table | None) -> bool:
+    """Return whether the task is one of links: it is chosen, or nothing has labels."""
+    if options.task != "auto":
+        return options.task == "link"
+    other = options.label is not None or options.classes is not None or options.transform is not None
+    return not other and (
+        nodes is None or not (nodes.called((*_LABELS, _SPLIT)) or graph_column(nodes.names, options))
+    )
+
+
+def _are_user_and_item(source: str, target: str) -> bool:
+    first, second = (name.casefold().removesuffix("id").rstrip("_ ") for name in (source, target))
+    return first in _USERS and second in _ITEMS
+
+
+def _are_two_kinds(
+    table: Table, options: FileOptions, source: str, target: str, ends: Mapping[str, np.ndarray]
+) -> bool:
+    """Return whether sources and targets are nodes of two kinds: by the option, names or ids of columns."""
+    if options.bipartite is not None:
+        return options.bipartite
+    return _are_user_and_item(source, target) or (
+        set(ends["source"]).isdisjoint(ends["target"]) and not table.nameless
+    )
 
 
 def _edge_items(
@@ -397,6 +445,7 @@ def _file(folder: Path, option: str, name: str | None) -> Any:
 def _with_names_of_edges(table: Table, options: FileOptions, nodes: Table | None) -> Table:
     """Return the table of edges, after deciding whether its first row has names or is an edge."""
     usual = all(table.called(names) for names in zip(*_ENDS, strict=True))
+    usual = usual or any(_are_user_and_item(s, t) for s in table.names for t in table.names)
     given = (options.source, options.target, options.weight, *options.edge_labels)
     if usual or len(table.names) < 2 or _are_names(table, given):
         return table.with_names()
@@ -463,7 +512,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _edge_columns(
-    table: Table, options: FileOptions, labels: Sequence[str]
+    table: Table, options: FileOptions, labels: Sequence[str], links: bool = False
 ) -> tuple[tuple[str, str, str | None], list[str], list[str]]:
     """Decide which columns of a table of edges are sources, targets and weights, row numbers, and others."""
     given = {name for name in (options.source, options.target, options.weight, *labels) if name is not None}
@@ -479,7 +528,7 @@ def _edge_columns(
             if len(weights) > 1:
                 bad_value("weight", f"{table.file} has {' and '.join(weights)}; accepted: weight=COLUMN")
             weight = weights[0] if weights else None
-        others = {*labels, *(table.called((_SPLIT,)) if labels else []), options.time}
+        others = {*labels, *(table.called((_SPLIT,)) if labels or links else []), options.time}
         left = [name for name in table.names if name not in {*numbers, weight, *others}]
         if _INDEX in left and len(left) > 2 and _INDEX not in given and table.counts_rows(_INDEX):
             left.remove(_INDEX)
@@ -537,7 +586,7 @@ def _ends(table: Table, options: FileOptions, left: list[str]) -> tuple[str, str
     if found[0] is not None and found[0] == found[1]:
         bad_value("target", f"got {found[1]!r}, which is the column of sources; accepted: another column")
     small = {name: name.casefold() for name in left}
-    pairs = [(s, t) for s in left for t in left if (small[s], small[t]) in _ENDS]
+    pairs = [(s, t) for s in left for t in left if (small[s], small[t]) in _ENDS or _are_user_and_item(s, t)]
     if found == [None, None] and len(pairs) == 1:
         return pairs[0]
     for at, usual in enumerate(zip(*_ENDS, strict=True)):

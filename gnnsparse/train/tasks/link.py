@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.data.datasets import LinkDataset, edge_keys, has_edges
+from gnnsparse.data.datasets import LinkDataset, draw_negatives, edge_keys, has_edges
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value, check_integer
 from gnnsparse.sampling import NeighborSampler
@@ -19,17 +20,23 @@ from gnnsparse.train.device import numerics
 from gnnsparse.train.module import ScoredModule, TaskModule
 from gnnsparse.train.sampled import check_blocks, make_sampler, sampler_identity
 from gnnsparse.train.settings import OptimizerConfig, SamplerConfig
-from gnnsparse.train.tasks import MiniBatchTask, RunOptions, register_task
+from gnnsparse.train.tasks import MiniBatchTask, RunOptions, register_task, texts_of
 from gnnsparse.train.trained import LoadedModel
 
-__all__ = ["LinkData", "LinkPredictor", "hits_at", "mean_reciprocal_rank", "sample_negatives"]
+__all__ = [
+    "LinkData",
+    "LinkPredictor",
+    "area_under_curve",
+    "hits_at",
+    "mean_reciprocal_rank",
+]
 
 #: Pairs that are scored at a time.
 _CHUNK = 2**16
+#: The columns of pairs in predictions.
+_ENDS = ("source", "target")
 #: Largest norm of the gradient of each part of the model, as in OGB's example.
 _CLIP = 1.0
-#: Rounds after which the search for pairs without an edge is given up, and the least fraction of such pairs.
-_ROUNDS, _LEAST_FRACTION = 64, 0.01
 
 
 def hits_at(positive: torch.Tensor, negative: torch.Tensor, k: int) -> torch.Tensor:
@@ -56,26 +63,15 @@ def mean_reciprocal_rank(positive: torch.Tensor, negative: torch.Tensor) -> torc
     return rank.double().reciprocal().mean().float()
 
 
-def sample_negatives(keys: torch.Tensor, nodes: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw pairs of two different nodes without an edge, int64 [count, 2], uniformly and with replacement.
+def area_under_curve(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+    """Return the area under the ROC curve, float32 []: how often an edge scores higher than a negative.
 
-    The keys of edges are those of `gnnsparse.data.datasets.edge_keys`. All is on the CPU.
-
-    Raises:
-        ValueError: nearly all pairs are edges.
+    Ties count half. The scores are [edges] and [negatives].
     """
-    if nodes * (nodes - 1) - keys.numel() < _LEAST_FRACTION * nodes * nodes:
-        bad_value("graph", f"joins nearly all pairs of its {nodes} nodes; accepted: one of 99 % at most")
-    pairs = torch.empty(count, 2, dtype=torch.int64, device="cpu")
-    missing = torch.arange(count, dtype=torch.int64, device="cpu")
-    for _ in range(_ROUNDS * int(1 / _LEAST_FRACTION)):
-        size = missing.numel(), 2
-        drawn = torch.randint(nodes, size, generator=generator, dtype=torch.int64, device="cpu")
-        pairs[missing] = drawn
-        missing = missing[has_edges(keys, drawn, nodes) | (drawn[:, 0] == drawn[:, 1])]
-        if missing.numel() == 0:
-            return pairs
-    bad_value("graph", "no pairs without an edge were found; accepted: a graph with fewer edges")
+    ordered = negative.sort().values
+    not_larger = torch.searchsorted(ordered, positive, right=True)
+    smaller = torch.searchsorted(ordered, positive)
+    return ((not_larger + smaller).double() / (2 * negative.numel())).mean().float()
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +125,14 @@ class LinkData(MiniBatchData):
         super().__init__(dataset.graph, values, batch_size=batch_size, seed=seed, **options)
         self._sampler: NeighborSampler | None = None
         if sampler is not None and sampler.draws:
+            if dataset.x is not None or dataset.sides is not None or dataset.directed:
+                what = "features" if dataset.x is not None else "two kinds of nodes or directed edges"
+                bad_value("sampler", f"got {sampler.name!r} for links of nodes with {what}; accepted: none")
             self._sampler = make_sampler(sampler, dataset.graph, values, self, seed)
             self.prefetch = sampler.prefetch
-        self.dataset, self._keys = dataset, edge_keys(dataset.graph)
+        self.dataset = dataset
+        self._keys = edge_keys(dataset.graph) if dataset.known is None else dataset.known
+        self.x = None if dataset.x is None else dataset.x.to(self.device)
         edges = {"train": dataset.train_edges, "val": dataset.val_edges, "test": dataset.test_edges}
         negatives = {"val": dataset.val_negatives, "test": dataset.test_negatives}
         self._edges, self._negatives = (
@@ -146,8 +147,8 @@ class LinkData(MiniBatchData):
     def gather(self, part: str, ids: torch.Tensor) -> LinkBatch:
         """Return the edges of a part with the indices `ids`, int64 [batch], and as many other pairs."""
         draw = split_generator(int(ids.sum()) % 2**31, self.seed)
-        negative = sample_negatives(self._keys, self.dataset.num_nodes, ids.numel(), draw)
-        positive = self._edges[part][ids.to(self.device)]
+        of, positive = self.dataset, self._edges[part][ids.to(self.device)]
+        negative = draw_negatives(self._keys, of.num_nodes, positive.cpu(), draw, of.sides, of.directed)
         return LinkBatch(self.adj, positive, negative.to(self.device), self)
 
     def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[LinkBatch]:
@@ -168,13 +169,21 @@ class LinkData(MiniBatchData):
             positive = positive[:: max(1, positive.shape[0] // count)][:count]
         yield LinkBatch(self.adj, positive, self._negatives["val" if part == "train" else part], self)
 
+    def features(self, model: Any) -> torch.Tensor:
+        """Return what a model makes of all nodes, of their features if they have some."""
+        return model(self.adj) if self.x is None else model(self.adj, x=self.x)
+
+    def are_edges(self, pairs: torch.Tensor) -> torch.Tensor:
+        """Return for pairs, int64 [k, 2] on the CPU, whether they are edges of any part, bool [k]."""
+        return has_edges(self._keys, pairs, self.dataset.num_nodes)
+
 
 class LinkPredictor(ScoredModule):
     """Trains a model to tell edges from pairs without an edge, by binary cross entropy.
 
-    The scores are hits@K, by which the best epoch is chosen, and the mean reciprocal rank ("mrr") among the
-    negatives of a part. The gradients of the embeddings, the encoder and the predictor are each clipped to a
-    norm of 1.
+    The scores are hits@K, the mean reciprocal rank ("mrr") among the negatives of a part, and the area under
+    the ROC curve ("auc"); the data set's `metric` says by which of them the best epoch is chosen. The
+    gradients of the embeddings, the encoder and the predictor are each clipped to a norm of 1.
 
     Args:
         model: maps an operand to features of the nodes [N, F], or the operands of sampled blocks and the
@@ -193,7 +202,7 @@ class LinkPredictor(ScoredModule):
     ) -> None:
         super().__init__(model, dataset, optimizer, max_steps)
         self._k = check_integer("hits_at", dataset.hits_at)
-        self.score_name = f"hits@{self._k}"
+        self.score_name = f"hits@{self._k}" if dataset.metric == "hits" else dataset.metric
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradients of each part of the model."""
@@ -203,12 +212,13 @@ class LinkPredictor(ScoredModule):
     def training_step(self, batch: LinkBatch) -> torch.Tensor:
         """Return the loss of the batch, a scalar on the device."""
         model: Any = self.model
-        features = model(batch.adj) if batch.nodes is None else model(batch.adj, batch.nodes)
+        sampled = batch.nodes is not None
+        features = model(batch.adj, batch.nodes) if sampled else batch.data.features(model)
         return _loss(model.score(features, batch.positive), model.score(features, batch.negative))
 
     def scored(self, batch: LinkBatch) -> tuple[LinkData, torch.Tensor]:
         """Return the data module, which has the pairs of all parts, and the features of the nodes."""
-        return batch.data, self.model(batch.adj)
+        return batch.data, batch.data.features(self.model)
 
     def score(self, part: str, scored: tuple[LinkData, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return "loss" and the scores of a part, scalars on the device."""
@@ -228,12 +238,19 @@ def _logits(model: Any, features: torch.Tensor, batch: LinkBatch) -> tuple[torch
 
 def _scores(positive: torch.Tensor, negative: torch.Tensor, k: int) -> dict[str, torch.Tensor]:
     hits, rank = hits_at(positive, negative, k), mean_reciprocal_rank(positive, negative)
-    return {f"hits@{k}": hits, "mrr": rank}
+    return {f"hits@{k}": hits, "mrr": rank, "auc": area_under_curve(positive, negative)}
 
 
 def _loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
     """Return -mean(log p) of edges - mean(log(1 - p)) of other pairs, where p is the sigmoid of a logit."""
     return F.softplus(-positive.float()).mean() + F.softplus(negative.float()).mean()
+
+
+def _asked(dataset: LinkDataset) -> torch.Tensor:
+    """Return the pairs to predict for: those asked for, or the test edges and their negatives."""
+    if dataset.pairs is not None:
+        return dataset.pairs
+    return torch.cat([dataset.test_edges, dataset.test_negatives])
 
 
 class LinkTask(MiniBatchTask[LinkDataset, LinkData]):
@@ -253,8 +270,33 @@ class LinkTask(MiniBatchTask[LinkDataset, LinkData]):
         return super().identity(run) | sampler_identity(run)
 
     def model_sizes(self, dataset: LinkDataset) -> tuple[int, int]:
-        """Return the number of nodes, each of which has an embedding, and 1, for the score of a pair."""
-        return dataset.num_nodes, 1
+        """Return the number of features, or of nodes with an embedding each, and 1, a pair's score."""
+        return dataset.num_nodes if dataset.x is None else dataset.x.shape[1], 1
+
+    def model_options(self, dataset: LinkDataset) -> dict[str, Any]:
+        """Return whether nodes have features and whether edges have a direction, where it is so."""
+        found = {"features": dataset.x is not None, "directed": dataset.directed}
+        return {name: True for name, so in found.items() if so}
+
+    def names(self, dataset: LinkDataset) -> dict[str, np.ndarray]:
+        """Return "source" and "target", the names of the pairs that are predicted, if nodes have names."""
+        ids = dataset.node_ids
+        if ids is None:
+            return {}
+        pairs = _asked(dataset)
+        return texts_of(
+            **{end: [ids[node] for node in pairs[:, at].tolist()] for at, end in enumerate(_ENDS)}
+        )
+
+    def found_options(self, dataset: LinkDataset) -> dict[str, Any]:
+        """Return the task, directions, kinds, K of hits@K, and what features are made of."""
+        if dataset.known is None:
+            return {}
+        found: dict[str, Any] = {"task": self.name, "directed": dataset.directed, "hits_at": dataset.hits_at}
+        found["bipartite"] = dataset.sides is not None
+        if dataset.feature_transform:
+            found["transform"] = dict(dataset.feature_transform)
+        return found
 
     def make_data(self, dataset: LinkDataset, run: RunOptions) -> LinkData:
         """Make the data module: the graph with the weights that the model needs, and the pairs."""
@@ -263,22 +305,35 @@ class LinkTask(MiniBatchTask[LinkDataset, LinkData]):
     def make_module(self, model: torch.nn.Module, data: LinkData, run: RunOptions) -> TaskModule:
         """Make the Lightning module that trains the model; raise ValueError if it takes no such samples."""
         if run.sampler.features != "auto":
-            problem = "plays no part for edges, whose nodes have no features; accepted: auto"
+            problem = "plays no part for links; accepted: auto"
             bad_value("sampler.features", problem)
         if run.sampler.draws:
             check_blocks(model, run.sampler)
         return super().make_module(model, data, run)
 
     def predict(self, model: LoadedModel, data: LinkData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return "pairs", "is_edge" and "probabilities" of the test part, and its scores."""
+        """Return the pairs that are asked for or of the test part, whether they are edges, and its scores.
+
+        Of a user's own data the pairs are "source" and "target", and of others "pairs".
+        """
         (batch,) = data.chunks("test")
+        of: Any = model.module
         with torch.no_grad(), numerics(data.precision, data.device):
-            positive, negative = _logits(model.module, model.module(batch.adj), batch)
+            features = data.features(of)
+            positive, negative = _logits(of, features, batch)
+            logits = torch.cat([positive, negative])
+            if data.dataset.pairs is not None:
+                asked = data.dataset.pairs.to(data.device)
+                logits = torch.cat([of.score(features, chunk).float() for chunk in asked.split(_CHUNK)])
         scores = _scores(positive, negative, data.dataset.hits_at)
-        pairs = torch.cat([batch.positive, batch.negative]).cpu()
-        is_edge = torch.arange(pairs.shape[0], device="cpu") < positive.numel()
-        probabilities = torch.cat([positive, negative]).sigmoid().cpu()
-        arrays = {"pairs": pairs, "is_edge": is_edge, "probabilities": probabilities}
+        pairs, probabilities = _asked(data.dataset), logits.sigmoid().cpu()
+        if data.dataset.known is None:
+            is_edge = torch.arange(pairs.shape[0], device="cpu") < positive.numel()
+            arrays = {"pairs": pairs, "is_edge": is_edge, "probabilities": probabilities}
+        else:
+            ends = dict(zip(_ENDS, pairs.T, strict=True))
+            given = pairs if data.dataset.directed or data.dataset.sides is not None else pairs.sort(1).values
+            arrays = {**ends, "probability": probabilities, "is_edge": data.are_edges(given)}
         return arrays, {"test": {name: float(score) for name, score in scores.items()}}
 
     def describe(self, data: LinkData, run: RunOptions) -> dict[str, Any]:
