@@ -64,14 +64,17 @@ def build_graph_of_tables(
 
     Beside what `build_graph` takes, the ends and weights of edges are written to files without a name in the
     folder of the new one, 16 bytes for each edge and 4 for its weight, and memory holds the different names.
+    The arguments that are not named here are those of `build_graph`.
 
     Args:
         files: a table of edges, or several whose edges are one graph: .csv, .tsv or .txt, also with .gz, or
             .parquet.
         folder: the folder to make. The one above it must exist.
         num_nodes: the number of nodes, whose ids are whole numbers below it; None: found.
-        source, target, weight, separator: as `load_custom` takes them.
-        symmetric, memory, overwrite, about, progress: as `build_graph` takes them.
+        source: column of the sources, see `load_custom`.
+        target: column of the targets.
+        weight: column of the weights.
+        separator: of texts, see `load_custom`.
 
     Returns:
         What the folder says of the graph.
