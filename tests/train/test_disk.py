@@ -58,6 +58,7 @@ REFUSED: list[tuple[str, Any, dict[str, Any], str]] = [
     ("val_idx.npy", np.array([90]), {}, r"val_idx\.npy: "),
     ("y.npy", Y, {"standardize": True}, r"^standardize: got True, and .* on disk; accepted: false"),
     ("y.npy", Y, {"id": "name"}, r"^id: got 'name', and .*g is a graph on disk; accepted: null"),
+    ("y.npy", Y, {"task": "link"}, r"^task: got 'link', and g is a graph on disk; accepted: auto, node"),
     ("y.npy", Y, {"features": "degree"}, r"^features: got 'degree', .*accepted: file, as x\.npy has"),
 ]  # fmt: skip
 

@@ -192,6 +192,8 @@ def load_custom(
         content = _READERS[format](place, options)
         if task == "graph" and content.graphs is None:
             bad_value("task", f"got 'graph', and {place.name} has one graph; accepted: auto, node")
+        if task == "link" and content.disk is not None:
+            bad_value("task", f"got 'link', and {place.name} is a graph on disk; accepted: auto, node")
         if task == "edge" and not content.learns_edges:
             accepted = "tables of one graph, or PyG's Data with edge_label"
             bad_value("task", f"got 'edge', and {place.name} has no labels of edges; accepted: {accepted}")
