@@ -9,6 +9,7 @@ import inspect
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,11 +24,12 @@ from torch.utils import _pytree as pytree
 from gnnsparse.bench.candidates import edge_index_of, first_line, release
 from gnnsparse.bench.latency_measure import collect, wait_for, warm_up
 from gnnsparse.bench.session import new_table
-from gnnsparse.data import NodeDataset
+from gnnsparse.data import EdgeDataset, GraphDataset
 from gnnsparse.data.custom.load import load_custom
 from gnnsparse.errors import bad_type, bad_value, check_integer
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
+from gnnsparse.runtime.environment import log_shown
 from gnnsparse.runtime.timing import CaptureError, capture
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.api import inputs_of, values_of
@@ -328,12 +330,12 @@ def own_arguments(text: str) -> list[tuple[str, Any]]:
     return found
 
 
-def own_model(name: str, sizes: tuple[int, int], arguments: Mapping[str, Any]) -> torch.nn.Module:
+def own_model(name: str, sizes: tuple[int, int | None], arguments: Mapping[str, Any]) -> torch.nn.Module:
     """Make the model of FILE.py:NAME: the file is run, and its errors are raised as they are.
 
     Args:
         name: a file of Python and the name of a class or of a function that returns a model.
-        sizes: numbers of features and of classes, for those of its arguments that are named so.
+        sizes: numbers of features and of classes, for arguments that are named so; None: unknown.
         arguments: its other arguments.
 
     Raises:
@@ -362,12 +364,12 @@ def own_model(name: str, sizes: tuple[int, int], arguments: Mapping[str, Any]) -
 
 
 def _filled(
-    name: str, signature: inspect.Signature, sizes: tuple[int, int], given: Mapping[str, Any]
+    name: str, signature: inspect.Signature, sizes: tuple[int, int | None], given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of a model; raise if some are missing or unknown."""
     parameters, filled = signature.parameters, dict(given)
     for names, size in zip((_INPUTS, _OUTPUTS), sizes, strict=True):
-        filled |= {key: size for key in names if key in parameters and key not in given}
+        filled |= {key: size for key in names if size and key in parameters and key not in given}
     any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if not any_name and (unknown := [key for key in filled if key not in parameters]):
         accepted = ", ".join(parameters) or "none"
@@ -390,17 +392,34 @@ def _load_weights(model: torch.nn.Module, file: Path) -> None:
         bad_value("--weights", f"{file} does not fit: {reason}; accepted: a state_dict of the model")
 
 
+def _read_graph(path: Path) -> tuple[Any, int | None]:
+    """Return a graph of a user's own and its number of classes; None: it has no labels, which is no fault."""
+    outputs: int | None = None
+    try:
+        with log_shown("gnnsparse.data", lambda line: None):
+            try:
+                data = load_custom(path)
+                outputs, as_nodes = data.num_classes, isinstance(data, EdgeDataset)
+            except ValueError as error:
+                if not (as_nodes := str(error).startswith("label: there are no labels")):
+                    raise
+            if as_nodes:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # which have been shown
+                    data = load_custom(path, task="node", classes=2)  # as for predictions
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        bad_value("--graph", f"{path} can't be read: {error}")
+    if isinstance(data, GraphDataset):
+        bad_value("--graph", f"{path} has several graphs; accepted: a file or folder with one graph")
+    return data, outputs
+
+
 def own_latency(
     name: str, graph: Path, device: str, *, weights: Path | None, arguments: Mapping[str, Any], **options: Any
 ) -> Latencies:
     """Measure the model FILE.py:NAME on a graph that `load_custom` reads; see `latency`."""
-    try:
-        data = load_custom(graph)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        bad_value("--graph", f"{graph} can't be read: {error}")
-    if not isinstance(data, NodeDataset):
-        bad_value("--graph", f"{graph} has several graphs; accepted: a file or folder with one graph")
-    model = own_model(name, (data.x.shape[1], data.num_classes), arguments)
+    data, outputs = _read_graph(graph)
+    model = own_model(name, (data.num_features, outputs), arguments)
     if weights is not None:
         _load_weights(model, weights)
     x, csr, values = data.x.to(device), data.graph.csr.to(torch.device(device)), data.graph.values

@@ -37,6 +37,7 @@ from gnnsparse.bench.runs import compared, is_run, show_runs
 from gnnsparse.bench.session import Row, printer, progress
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import write_text
+from gnnsparse.runtime.profiler import wide_console
 from gnnsparse_cli import file_option
 
 Case = tuple[tuple[str, Any], ...]
@@ -390,8 +391,7 @@ def run(options: argparse.Namespace) -> int:
 
     Files that are no results are named on stderr and in the report.
     """
-    console = Console()
-    tell, say = progress(), printer(console)
+    tell, say = progress(), printer(Console())
     if not options.files and not DEFAULT_FOLDER.is_dir():
         accepted = "folders of runs of train.py, such as outputs, and files of results"
         bad_value("RUN", f"none is given, and there is no folder {DEFAULT_FOLDER}; accepted: {accepted}")
@@ -406,9 +406,7 @@ def run(options: argparse.Namespace) -> int:
         tell("gnnsparse report: there is no result; nothing is written")
         return 1
     if runs := [file for file in files if is_run(file.content)]:
-        table = compared(runs)
-        width = console.measure(table, options=console.options.update(max_width=1000)).maximum
-        Console(width=max(width, console.width)).print(table)  # the terminal breaks lines that are too long
+        wide_console(160).print(compared(runs))
     out = options.out or (None if options.markdown else Path("report.html"))
     if out is not None:
         write_text(out, as_html(report))

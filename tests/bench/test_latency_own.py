@@ -59,6 +59,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.py").write_text(MINE)
     torch.save({"weight": x}, "other.pt")
     torch.save(Data(x=x, edge_index=edges, y=torch.arange(NODES) % 3), "graph.pt")
+    torch.save(Data(x=x, edge_index=edges), "bare.pt")
+    torch.save(Data(x=x, edge_index=edges, edge_label=torch.arange(200) % 4), "edges.pt")
 
 
 def names(found: Latencies) -> list[str]:
@@ -158,10 +160,18 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[1]["ok"]
 
 
+@pytest.mark.parametrize(("file", "more"), [("bare.pt", ",out_channels=2"), ("edges.pt", "")])
+def test_a_graph_needs_no_labels_and_may_have_those_of_edges(file: str, more: str) -> None:
+    """The number of classes of edges is the model's number of outputs, too."""
+    assert run(f"{NET}{more} --graph {file} --out out.json") == 0
+    assert all(row["ok"] for row in json.loads(Path("out.json").read_text())["rows"])
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (f"{NET} --layers 2", "argument --layers: is for models of this package"),
+        (f"{NET} --graph bare.pt", "needs out_channels; accepted: --model-args out_channels=VALUE"),
         ("--model mine.py:Net", "argument --graph: is missing; accepted: a file or folder with your graph"),
         (
             "--graph graph.pt",
