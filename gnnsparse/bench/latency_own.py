@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from gnnsparse.bench.candidates import edge_index_of, first_line, release
 from gnnsparse.bench.latency_measure import collect, wait_for, warm_up
 from gnnsparse.bench.session import new_table
-from gnnsparse.data import EdgeDataset, GraphDataset
+from gnnsparse.data import GraphDataset, NodeDataset
 from gnnsparse.data.custom.load import load_custom
 from gnnsparse.errors import bad_type, bad_value, check_integer
 from gnnsparse.precision import Precision
@@ -394,16 +394,11 @@ def _load_weights(model: torch.nn.Module, file: Path) -> None:
 
 def _read_graph(path: Path) -> tuple[Any, int | None]:
     """Return a graph of a user's own and its number of classes; None: it has no labels, which is no fault."""
-    outputs: int | None = None
     try:
         with log_shown("gnnsparse.data", lambda line: None):
-            try:
-                data = load_custom(path)
-                outputs, as_nodes = data.num_classes, isinstance(data, EdgeDataset)
-            except ValueError as error:
-                if not (as_nodes := str(error).startswith("label: there are no labels")):
-                    raise
-            if as_nodes:
+            data = load_custom(path)
+            outputs: int | None = getattr(data, "num_classes", None)
+            if not isinstance(data, (NodeDataset, GraphDataset)):  # one of edges or links
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # which have been shown
                     data = load_custom(path, task="node", classes=2)  # as for predictions
