@@ -291,7 +291,7 @@ def fit(
     seed: int | None = 0,
     val_every: int = 1,
     patience: int | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     class_weights: str | Sequence[float] = "none",
     sampler: SamplerConfig | None = None,
     pattern: Mapping[str, Any] | None = None,
@@ -338,7 +338,8 @@ def fit(
         val_every: epochs from one validation to the next.
         patience: training stops when the validation score has not improved for this many epochs; None: it
             does not.
-        batch_size: graphs, links or sequences of a step; a step on all nodes of a graph ignores it.
+        batch_size: graphs, links or sequences of a step; a step on all nodes of a graph ignores it. None: see
+            gnnsparse.train.TrainerConfig.
         class_weights: "none", "balanced" or a number for each class, see gnnsparse.train.TrainerConfig.
         sampler: steps take neighbours that are drawn for some nodes or links; None: the whole graph.
         pattern: the attention pattern of sequences, "name" in gnnsparse.masks.PATTERNS and its arguments.
@@ -376,7 +377,7 @@ def fit(
     try:
         from gnnsparse.distributed.training import Peers
         from gnnsparse.train.fitting import fit as train
-        from gnnsparse.train.tasks import TASKS, RunOptions
+        from gnnsparse.train.tasks import BATCH_SIZE, TASKS, RunOptions
     except ImportError as error:
         raise ImportError(f"gnnsparse.fit needs Lightning ({error}): pip install gnnsparse[train]") from error
     if is_many(data):
@@ -424,7 +425,7 @@ def fit(
             own = {name: value for name, value in run.of_data.items() if name == "seed"}
             graphs = data if isinstance(data, list) else None
             caller = replace(caller, fixed=(dataset, graphs))
-            prepared = caller.batches(dataset, graphs, {**own, "batch_size": batch_size})
+            prepared = caller.batches(dataset, graphs, {**own, "batch_size": batch_size or BATCH_SIZE})
         else:
             prepared = task.make_data(dataset, run)
         model.to(run.device)

@@ -112,7 +112,8 @@ class TrainerConfig:
 
     Attributes:
         max_epochs: number of epochs, which includes those before a resumed checkpoint.
-        batch_size: sequences, graphs or edges of a step; a step on the nodes of a whole graph ignores it.
+        batch_size: sequences, graphs or links of a step; not of one on all nodes of a graph. None:
+            32; of links a sixteenth of those to train on, from 32 to 65536.
         val_every: epochs from one validation to the next; the last epoch is validated as well. The best epoch
             is chosen among the validated ones.
         patience: training stops when the validation score has not improved for this many epochs; None: it
@@ -155,7 +156,7 @@ class TrainerConfig:
     """
 
     max_epochs: int = _option(200, least=1)
-    batch_size: int = _option(32, least=1)
+    batch_size: int | None = _option(None, least=1)
     val_every: int = _option(1, least=1)
     patience: int | None = _option(None, least=1)
     logger: str = _option("csv", choices=("csv", "tensorboard", "both", *SERVICES, "none"))

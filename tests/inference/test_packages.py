@@ -219,12 +219,12 @@ def test_what_a_package_refuses(package: tuple[LoadedModel, Package], tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_compiled_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_compiled_says_why(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="an input of an exported program, and this model attends beyond"):
         export_model(loaded("gps"), tmp_path / "model.pt2")
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/nonexistent"))
-    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
-    with pytest.raises(ValueError, match=r"model: can't be compiled \(.*No working C\+\+ compiler found"):
+    broken = {"cpp.cxx": (None, "/nonexistent"), "force_disable_caches": True}
+    refused = pytest.raises(ValueError, match=r"model: can't be compiled \(.*No working C\+\+ compiler found")
+    with torch._inductor.config.patch(broken), refused:
         export_model(loaded("gcn"), tmp_path / "model.pt2")
 
 

@@ -20,7 +20,7 @@ from gnnsparse.data.datasets import edge_keys, has_edges, sample_negatives
 from gnnsparse.data.ddi import load_ddi
 from gnnsparse.inference import load
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
-from gnnsparse.train.tasks import TASKS
+from gnnsparse.train.tasks import TASKS, RunOptions
 from gnnsparse.train.tasks.link import (
     LinkData,
     LinkPredictor,
@@ -145,6 +145,19 @@ def test_it_learns_two_groups(
     assert arrays["probabilities"].shape == (260,)
     with pytest.raises(ValueError, match="task: 'link' is unknown here"):
         loaded.predict(torch.zeros(NODES, NODES), data.adj)
+
+
+@pytest.mark.parametrize(("edges", "given", "size"), [(640, None, 40), (200, None, 32), (640, 7, 7)])
+def test_a_step_takes_a_sixteenth_of_the_edges_or_what_is_given(
+    edges: int, given: int | None, size: int
+) -> None:
+    pairs = torch.combinations(torch.arange(NODES))[:edges]
+    options = RunOptions(
+        torch.device("cpu"), trainer=TrainerConfig(batch_size=given), preprocess=PreprocessConfig(cache=False)
+    )
+    graph = SparseGraph.from_edge_index(torch.cat([pairs, pairs.flip(1)]).T, NODES)
+    data = TASKS["link"].make_data(link_dataset(graph=graph, train_edges=pairs), options)
+    assert data.batch_size == size
 
 
 def test_gradients_are_clipped() -> None:

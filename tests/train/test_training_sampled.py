@@ -156,7 +156,7 @@ def test_places_and_models_that_do_not_go_with_samples_are_refused() -> None:
             TASKS[task].make_module(model, TASKS[task].make_data(dataset, run), run)
 
     links, three = link_dataset(hits_at=5), sampler_of(fanouts=[5, 5, 5])
-    refuse("link", "graphsage", links, sampler_of(features="host"), r"\.features: plays no part for edges")
+    refuse("link", "graphsage", links, sampler_of(features="host"), r"\.features: plays no part for links")
     refuse("node", "graphsage", toy_task(60), three, r"\.fanouts: has 3 numbers for a model of 2 layers")
     refuse("node", "gps", toy_task(60), three, ": GPS takes the whole graph alone; accepted: none")
     with pytest.raises(ValueError, match="sampler: got 'neighbor' for a graph task; accepted: none"):

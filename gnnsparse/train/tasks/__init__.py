@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gnnsparse.train.module import TaskModule
 
 __all__ = [
+    "BATCH_SIZE",
     "TASKS",
     "MiniBatchTask",
     "RunOptions",
@@ -189,12 +190,16 @@ class Task(Generic[Dataset, Data]):
         return table
 
 
+#: Items of a training step, unless an option says how many.
+BATCH_SIZE = 32
+
+
 class MiniBatchTask(Task[Dataset, Data]):
     """A task whose steps take mini-batches, in an order that the seed decides."""
 
     def batch_size(self, run: RunOptions) -> int:
         """Return the items of a training step."""
-        return run.trainer.batch_size
+        return run.trainer.batch_size or BATCH_SIZE
 
     def identity(self, run: RunOptions) -> dict[str, Any]:
         """Return the numbers that the order of the items depends on."""

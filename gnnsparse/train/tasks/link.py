@@ -31,6 +31,8 @@ __all__ = [
     "mean_reciprocal_rank",
 ]
 
+#: Training steps of an epoch and edges of a step, of large graphs, unless an option says how many.
+_STEPS, _MOST_EDGES = 16, 2**16
 #: Pairs that are scored at a time.
 _CHUNK = 2**16
 #: The columns of pairs in predictions.
@@ -300,7 +302,10 @@ class LinkTask(MiniBatchTask[LinkDataset, LinkData]):
 
     def make_data(self, dataset: LinkDataset, run: RunOptions) -> LinkData:
         """Make the data module: the graph with the weights that the model needs, and the pairs."""
-        return LinkData(dataset, batch_size=self.batch_size(run), sampler=run.sampler, **run.of_data)
+        size = self.batch_size(run)
+        if run.trainer.batch_size is None and not run.sampler.draws:  # which multiply with the whole graph
+            size = min(max(size, len(dataset.train_edges) // _STEPS), _MOST_EDGES)
+        return LinkData(dataset, batch_size=size, sampler=run.sampler, **run.of_data)
 
     def make_module(self, model: torch.nn.Module, data: LinkData, run: RunOptions) -> TaskModule:
         """Make the Lightning module that trains the model; raise ValueError if it takes no such samples."""
