@@ -156,7 +156,7 @@ def test_a_step_takes_a_sixteenth_of_the_edges_or_what_is_given(
         torch.device("cpu"), trainer=TrainerConfig(batch_size=given), preprocess=PreprocessConfig(cache=False)
     )
     graph = SparseGraph.from_edge_index(torch.cat([pairs, pairs.flip(1)]).T, NODES)
-    data = TASKS["link"].make_data(link_dataset(graph=graph, train_edges=pairs), options)
+    data = TASKS["link"].make_data(replace(link_dataset(), graph=graph, train_edges=pairs), options)
     assert data.batch_size == size
 
 
