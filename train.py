@@ -362,7 +362,7 @@ def report(
 #: What a run leaves beside result.json, and what it is for.
 _LEFT = {
     "classes.csv": "scores of each class",
-    "plots": "curves, confusion matrix",
+    "plots": "curves, and of classes a confusion matrix",
     "README.md": "model card",
     "checkpoints/best.ckpt": "for gnnsparse predict {folder}",
 }
