@@ -306,11 +306,7 @@ def dataset_of_pyg(data: Any, **options: Any) -> NodeDataset:
         ValueError: an argument is out of range, or an attribute of the graph is missing, of another shape, or
             holds what a model can't be trained on.
     """
-    checked = BuildOptions(**options)
-    if not is_pyg_data(data):
-        bad_type("data", data, "a torch_geometric.data.Data with edge_index")
-    made: Any = build_dataset("data", content_of_attributes(data.to_dict()), checked)
-    dataset: NodeDataset = made
+    dataset: NodeDataset = _of_pyg(data, content_of_attributes, options)
     return dataset
 
 
@@ -331,12 +327,16 @@ def dataset_of_edges(data: Any, **options: Any) -> EdgeDataset:
         ValueError: an argument is out of range, or an attribute of the graph is missing, of another shape, or
             holds what a model can't be trained on.
     """
+    dataset: EdgeDataset = _of_pyg(data, content_of_edges, options)
+    return dataset
+
+
+def _of_pyg(data: Any, read: Callable[[dict[str, Any]], Content], options: dict[str, Any]) -> Any:
+    """Check the options and PyG's Data, and make a data set of what `read` makes of its attributes."""
     checked = BuildOptions(**options)
     if not is_pyg_data(data):
         bad_type("data", data, "a torch_geometric.data.Data with edge_index")
-    made: Any = build_dataset("data", content_of_edges(data.to_dict()), checked)
-    dataset: EdgeDataset = made
-    return dataset
+    return build_dataset("data", read(data.to_dict()), checked)
 
 
 def dataset_of_graphs(graphs: Sequence[Any], **options: Any) -> GraphDataset:

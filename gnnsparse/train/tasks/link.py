@@ -303,7 +303,8 @@ class LinkTask(MiniBatchTask[LinkDataset, LinkData]):
     def make_data(self, dataset: LinkDataset, run: RunOptions) -> LinkData:
         """Make the data module: the graph with the weights that the model needs, and the pairs."""
         size = self.batch_size(run)
-        if run.trainer.batch_size is None and not run.sampler.draws:  # which multiply with the whole graph
+        # Without a sampler each step multiplies with the whole graph, so that an epoch has few steps.
+        if run.trainer.batch_size is None and not run.sampler.draws:
             size = min(max(size, len(dataset.train_edges) // _STEPS), _MOST_EDGES)
         return LinkData(dataset, batch_size=size, sampler=run.sampler, **run.of_data)
 
