@@ -76,7 +76,7 @@ def _is_file(path: str) -> bool:
 
 
 def check_quickly(cfg: DictConfig) -> None:
-    """Refuse wrong options before the imports that take many seconds.
+    """Refuse wrong options before the imports that take many seconds, and give removed ones their defaults.
 
     Raises:
         ValueError: an option is missing, of another type, or out of range.
@@ -94,7 +94,11 @@ def check_quickly(cfg: DictConfig) -> None:
         if not isinstance(value, str) or value not in accepted:
             raise ValueError(f"{option}: got {value!r}; accepted: {', '.join(accepted)}")
     for name, kind in SECTIONS.items():
-        section(cfg, name, kind)
+        settings = section(cfg, name, kind)
+        for field in dataclasses.fields(kind):
+            if field.name not in cfg[name]:  # removed by ~name.option: it has its default
+                value = getattr(settings, field.name)
+                OmegaConf.update(cfg, f"{name}.{field.name}", value, force_add=True)
     if type(seed := OmegaConf.select(cfg, "seed")) is not int or seed < 0:
         raise ValueError(f"seed: got {seed!r}; accepted: an integer, at least 0")
     if seed > MAX_SEED:

@@ -55,7 +55,7 @@ def _edges(source: np.ndarray, target: np.ndarray, nodes: int) -> torch.Tensor:
 
 
 def _classes(labels: np.ndarray) -> torch.Tensor:
-    wrong = (labels < 0) | (labels >= len(labels)) | (labels % 1 != 0)
+    wrong = ~((labels >= 0) & (labels < len(labels)) & (labels == np.trunc(labels)))
     if wrong.any():
         at, accepted = int(wrong.argmax()), f"0 to {len(labels) - 1}, below the nodes"
         bad_value("labels", f"element {at} is {labels[at]}; accepted: {accepted}")

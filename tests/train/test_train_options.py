@@ -21,6 +21,7 @@ from gnnsparse.data.datasets import CLASS_METRICS
 from gnnsparse.nn.transformer import ACTIVATIONS
 from gnnsparse.patterns.masks import PATTERNS
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
+from gnnsparse.train.settings import SECTIONS
 from gnnsparse.train.tasks import TASKS
 from gnnsparse.train.tasks.sequence import make_pattern
 from launch import checks
@@ -276,6 +277,18 @@ def test_bad_choices_and_typos(words: list[str], message: str) -> None:
     """Refused with the nearest declared name, before hydra sees them."""
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         check_words(words, CONFIGS, {"dataset": CATALOG, "model": MODELS})
+
+
+@pytest.mark.parametrize(("group", "kind"), SECTIONS.items())
+def test_a_removed_option_has_its_default(group: str, kind: type[Any]) -> None:
+    for field in dataclasses.fields(kind):
+        cfg = composed()
+        OmegaConf.set_struct(cfg, False)
+        cfg[group].pop(field.name, None)
+        OmegaConf.set_struct(cfg, True)
+        train.check_quickly(cfg)
+        train.read_settings(cfg)
+        assert getattr(section(cfg, group, kind), field.name) == getattr(kind(), field.name)
 
 
 # The settings, and that configs/ and train.py agree with them and with the data sets.
