@@ -1,0 +1,1 @@
+"""Functions over the edges of a graph, reduced at their targets."""

@@ -1,0 +1,3 @@
+"""What a layer's message is computed by."""
+
+__all__: list[str] = []
