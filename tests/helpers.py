@@ -107,6 +107,7 @@ def reference_layers() -> Iterator[None]:
             "nn.aggregation.spmm",
             "nn.gcn_conv.spmm",
             "nn.gin_conv.spmm",
+            "nn.rgcn_conv.spmm",
             "nn.sparse_linear.spmm",
             "nn.agnn_conv.attention",
             "patterns.operands.attention",

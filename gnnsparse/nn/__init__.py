@@ -10,6 +10,7 @@ from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
 from gnnsparse.nn.gcn_conv import GCNConv
 from gnnsparse.nn.gin_conv import GINConv
 from gnnsparse.nn.key_value_cache import KeyValueCache
+from gnnsparse.nn.rgcn_conv import RGCNConv
 from gnnsparse.nn.sage_conv import GraphConv, SAGEConv
 from gnnsparse.nn.sparse_attention import SparseAttention
 from gnnsparse.nn.sparse_linear import SparseLinear
@@ -26,6 +27,7 @@ __all__ = [
     "GINConv",
     "GraphConv",
     "KeyValueCache",
+    "RGCNConv",
     "SAGEConv",
     "SparseAttention",
     "SparseLinear",

@@ -144,7 +144,9 @@ class Recipe:
         """Make the adjacency of edges between (sources, targets); `weighted`: `values` will get weights."""
         raise NotImplementedError
 
-    def prepare(self, edges: torch.Tensor, size: tuple[int, int], values: str | None = None) -> SparseOperand:
+    def prepare(
+        self, edges: torch.Tensor, size: tuple[int, int], values: str | torch.Tensor | None = None
+    ) -> SparseOperand:
         """Prepare an operand as the recipe says."""
         how = asdict(self.preparation or Preparation())
         return prepare(edges, num_nodes=size, values=values, precision=self.precision, **how)
@@ -271,7 +273,7 @@ class _Entry:
     """
 
     made_for: tuple[tuple[int, int], Any, bool]
-    edges: Fingerprint
+    edges: tuple[Fingerprint, ...]  # of the edge_index, and of the edges' types if there are any
     adjacency: Any
     weights: Fingerprint | None = None
     values: torch.Tensor | None = None
@@ -314,13 +316,23 @@ class AdjacencyMemo:
         return self._resolve(adj, edge_weight, size, recipe)
 
     @untraced
-    def adjacency(self, size: tuple[int, int], edge_index: Any, recipe: Recipe) -> Any:
-        """Return what a recipe makes of an edge_index without edge weights, made or cached; see `resolve`."""
+    def adjacency(
+        self, size: tuple[int, int], edge_index: Any, recipe: Recipe, edge_type: torch.Tensor | None = None
+    ) -> Any:
+        """Return what a recipe makes of an edge_index without edge weights, made or cached; see `resolve`.
+
+        If edges have types, integers [edges], these are a third row of what the recipe gets.
+        """
         check_edges(edge_index)
-        entry = self._entry = self._find(edge_index, (size, recipe, False))
+        entry = self._entry = self._find(edge_index, (size, recipe, False), edge_type)
         return entry.adjacency
 
-    def _find(self, edge_index: torch.Tensor, made_for: tuple[tuple[int, int], Any, bool]) -> _Entry:
+    def _find(
+        self,
+        edge_index: torch.Tensor,
+        made_for: tuple[tuple[int, int], Any, bool],
+        edge_type: torch.Tensor | None = None,
+    ) -> _Entry:
         entry, (size, recipe, weighted) = self._entry, made_for
         if entry is not None and self._forever:
             if weighted != entry.made_for[2]:
@@ -329,13 +341,20 @@ class AdjacencyMemo:
                 bad_value("edge_weight", f"got {got}, and cached=True keeps a first call with {had}; "
                           f"accepted: {accepted}")  # fmt: skip
             return entry
-        given = innermost("adj", edge_index)
+        given = [innermost("adj", edge_index)]
+        given += [] if edge_type is None else [innermost("edge_type", edge_type)]
         with outside():  # a view of the edges would be wrapped by a transform
-            fingerprint = Fingerprint(given)
-            if entry is not None and entry.made_for == made_for and entry.edges.equals(fingerprint):
+            edges = tuple(map(Fingerprint, given))
+            if (
+                entry is not None
+                and entry.made_for == made_for
+                and all(known.equals(now) for known, now in zip(entry.edges, edges, strict=True))
+            ):
                 return entry
-            made = recipe.make(unwrapped("adj", edge_index), size, weighted)
-            return _Entry(made_for, fingerprint, made)
+            index = unwrapped("adj", edge_index)
+            if edge_type is not None:
+                index = with_types(index, unwrapped("edge_type", edge_type))
+            return _Entry(made_for, edges, recipe.make(index, size, weighted))
 
     @untraced
     def _resolve(
@@ -366,6 +385,11 @@ def check_edges(edge_index: Any) -> None:
         bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
     if edge_index.layout != torch.strided or edge_index.dtype not in (torch.int64, torch.int32):
         bad_type("edge_index", edge_index, "a tensor [2, edges] of dtype int64 or int32")
+
+
+def with_types(edge_index: torch.Tensor, edge_type: torch.Tensor) -> torch.Tensor:
+    """Return int64 [3, edges]: the sources, targets and types of edges."""
+    return torch.cat([edge_index.long(), edge_type.long()[None]])
 
 
 class GraphLayer(torch.nn.Module):

@@ -17,7 +17,17 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
+from gnnsparse.nn import (
+    AGNNConv,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    RGCNConv,
+    SAGEConv,
+    TransformerConv,
+)
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from tests.helpers import PRECISIONS, ROUNDING, agnn_beta_scale, copies_of, reference_layers
 
@@ -386,6 +396,43 @@ class TestMemo:
             layer(x, index, weight).square().sum().backward()
             assert bool(weight.grad.abs().sum() > 0)
 
+    def test_types_of_edges(self, made: mock.Mock) -> None:
+        """They are compared as the edges are, and the layer in half precision has its dtype."""
+        layer, index, x = RGCNConv(4, 4, 3), edges(), torch.randn(NODES, 4)
+        types = torch.arange(120) % 3
+        first = layer(x, index, types)
+        assert torch.equal(layer(x, index, types.int().long()), first)
+        assert made.call_count == 1
+        types[:9] = 0
+        assert not torch.equal(layer(x, index, types), first)
+        layer(x, edges(1), types)
+        assert made.call_count == 3
+        assert layer.half()(x.half(), index, types).dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("relations", "bases", "edge_count", "columns"),
+    [
+        (5, None, 120, 5 * NODES),
+        (5, 2, 120, 5 * NODES),
+        (5, 5, 3, None),
+        (99, None, 120, None),
+        (40, 2, 120, NODES),
+        (2, 1, 120, NODES),
+    ],
+)
+def test_the_product_of_relations(
+    relations: int, bases: int | None, edge_count: int, columns: int | None
+) -> None:
+    """It has nodes times relations, or only the pairs of both at which edges begin, or it is by bases."""
+    layer, index = RGCNConv(40, 4, relations, bases), edges()[:, :edge_count]
+    types = torch.arange(edge_count) % relations
+    layer(torch.randn(NODES, 40), index, types)
+    pairs = len((index[0] * relations + types).unique())
+    entry = layer._memo._entry
+    assert entry is not None
+    assert entry.adjacency.operand.shape == (NODES, columns or pairs)
+
 
 def test_gradient_of_weights_where_a_degree_is_zero() -> None:
     """PyG's is NaN there: the derivative of d^-1/2 at 0."""
@@ -398,7 +445,7 @@ def test_gradient_of_weights_where_a_degree_is_zero() -> None:
 
 
 X, E, D, GCN = torch.randn(NODES, 4), edges(), distinct(), operand(values="gcn")
-LABELS = torch.ones(D.shape[1], 2)
+LABELS, TYPES = torch.ones(D.shape[1], 2), torch.arange(120) % 2
 
 
 def labelled(make: Any, **options: Any) -> Any:
@@ -463,6 +510,26 @@ def labelled(make: Any, **options: Any) -> Any:
         (lambda: GraphConv(4, 3)(X, operand(), torch.ones(120)), "edge_weight: goes with an edge_index"),
         (lambda: GraphConv(4, 3)(X, E, torch.ones(119)), "edge_weight: has shape (119,); accepted: (120,)"),
         (lambda: GraphConv(4, 3, "max")(X, E, torch.ones(120)), "edge_weight: repeated edges are merged"),
+        (lambda: RGCNConv(4, 4, 0), "num_relations: got 0"),
+        (lambda: RGCNConv(4, 4, 2, 2, 2), "num_blocks: got 2 with num_bases=2; accepted: one of both"),
+        (lambda: RGCNConv(4, 6, 2, num_blocks=4), "num_blocks: got 4 for 4 and 6 features; accepted: a divi"),
+        (lambda: RGCNConv(4, 4, 2, aggr="max"), "aggr: got 'max'; accepted: mean, sum, add"),
+        (lambda: RGCNConv(4, 4, 2)(X, operand(), TYPES), "adj: got SparseOperand; accepted: an edge_index"),
+        (lambda: RGCNConv(4, 4, 2)(X, E, None), "edge_type: got NoneType; accepted: an int64"),
+        (lambda: RGCNConv(4, 4, 2)(X, E, TYPES[:9]), "edge_type: has shape (9,); accepted: (120,)"),
+        (lambda: RGCNConv(4, 4, 2)(X, E, TYPES.to("meta")), "edge_type: is on meta; accepted: cpu"),
+        (lambda: RGCNConv(4, 4, 2)(X, E, TYPES + 1), "edge_type: has types from 1 to 2; accepted: 0 to 1"),
+        (
+            lambda: RGCNConv(4, 4, 2)(X[:9], E, TYPES),
+            "edge_index: has sources from 0 to 29; accepted: 0 to 8",
+        ),
+        (lambda: RGCNConv(4, 4, 2)((X, None), E, TYPES), "x: has no features of targets; accepted: a pair"),
+        (lambda: RGCNConv(4, 4, 2)((X, X, X), E, TYPES), "x: has 3 elements"),
+        (lambda: RGCNConv(4, 4, 2)(E, E, TYPES), "x: has shape (2, 120); accepted: (nodes,), or features"),
+        (
+            lambda: RGCNConv(4, 4, 2, num_blocks=2)(None, E, TYPES),
+            "x: got NoneType; accepted: floating-point",
+        ),
         (lambda: GATv2Conv((4, 5), 4, share_weights=True), "share_weights: got True for in_channels (4, 5)"),
         (lambda: TransformerConv(4, 4, edge_dim=2)(X, E), "edge_attr: got NoneType; accepted: a floating"),
         (lambda: TransformerConv(4, 4)((X, None), E), "x: has no features of targets"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import gnnsparse
@@ -212,6 +212,45 @@ def test_gin(size: tuple[int, int], train_eps: bool, eps: float, seed: int) -> N
         return layer(x, index)
 
     assert_same_results(ours, theirs, call, features(size, (6, 6)))
+
+
+#: Options of RGCNConv that say what the matrices of relations are.
+MATRICES = st.sampled_from([{}, {"num_bases": 1}, {"num_bases": 3}, {"num_blocks": 2}])
+
+
+@given(
+    size=SIZES, relations=st.sampled_from([1, 4, 40]), matrices=MATRICES, by_bases=FLAG,
+    aggr=st.sampled_from(["mean", "add"]), nodes=st.sampled_from(["features", "places", "none"]),
+    root_weight=FLAG, bias=FLAG, seed=SEED,
+)  # fmt: skip
+def test_rgcn(
+    size: tuple[int, int], relations: int, matrices: dict[str, int], by_bases: bool, aggr: str, nodes: str,
+    root_weight: bool, bias: bool, seed: int,
+) -> None:  # fmt: skip
+    """Of many relations few nodes have edges; one has none."""
+    torch.manual_seed(seed)
+    assume(nodes == "features" or "num_blocks" not in matrices)
+    assume(nodes != "none" or size == SQUARE)
+    widths = (6, 4) if nodes == "features" else size if nodes == "none" else (9, 7)
+    options = {"aggr": aggr, "root_weight": root_weight, "bias": bias}
+    ours, theirs = pair("RGCNConv", widths, 8, relations, **matrices, **options)
+    index = edges(size, seed)
+    kinds = torch.randint(0, relations, index.shape[1:])
+    kinds[kinds == 1] = 0
+    kinds[-40:] = kinds[-1]  # repeats of edges of one type, and of others
+    given = features(size, widths)
+    if nodes == "places":
+        given = [torch.randint(0, width, (count,)) for count, width in zip(size, widths, strict=True)]
+    inputs = given[: 1 + root_weight] if nodes == "features" else []
+
+    def call(layer: Any, *x: torch.Tensor) -> torch.Tensor:
+        rest = [t.to(x[0]) if x else t for t in given[len(x) :]]
+        return layer(None if nodes == "none" else (*x, *rest), index, kinds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if by_bases:
+            patch.setattr("gnnsparse.nn.rgcn_conv._GATHER", 0)
+        assert_same_results(ours, theirs, call, inputs)
 
 
 #: Layers that need no features of targets, and which of their parameters then play a part.

@@ -1,0 +1,299 @@
+"""The layer of relational graph convolutional networks, found by `gnnsparse.nn`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.nn.adjacency import GraphLayer, Preparation, Recipe, check_edges
+from gnnsparse.nn.edges import glorot_
+from gnnsparse.nn.inputs import MOST_FEATURES, check_channels, check_features
+from gnnsparse.ops import spmm
+from gnnsparse.ops.attention.edges import order_of
+from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
+
+__all__ = ["RGCNConv"]
+
+_INTEGERS = (torch.int64, torch.int32)
+
+#: Multiplications of a dense product that take as long as one of a sparse product, about, on CPUs and GPUs.
+_GATHER = 32
+#: How much less than all pairs of a source and a relation edges begin at, for products of these pairs alone.
+_FEW = 4
+
+
+@dataclass(frozen=True)
+class RelationRecipe(Recipe):
+    """How the operand of edges of several types is made; it gets int64 [3, edges], the types below.
+
+    Its dense factor has a row for each source and relation, those of a source together; or if edges begin at
+    few of these pairs, a row for each of them, those of a relation together; or, `by_bases`, a row for each
+    source, and the coefficients of the bases are edge values. `mean`: weights are 1 / (edges of a type at a
+    target).
+    """
+
+    relations: int
+    mean: bool
+    by_bases: bool
+    precision: Precision
+    preparation: Preparation | None = None
+
+    def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Relations:
+        """See Recipe."""
+        source, target, kind = edge_index
+        # What is out of range would be another column of the operand, and prepare could not tell.
+        for name, numbers, count in (("edge_type", kind, self.relations), ("edge_index", source, size[0])):
+            low, high = (int(end) for end in numbers.aminmax()) if len(numbers) > 0 else (0, 0)
+            if low < 0 or high >= max(count, 1):
+                what = "types" if numbers is kind else "sources"
+                bad_value(name, f"has {what} from {low} to {high}; accepted: 0 to {count - 1}")
+        exact, share = replace(self, precision=Precision.FP32, preparation=Preparation()), None
+        if self.mean:
+            _, which, count = (target * self.relations + kind).unique(return_inverse=True, return_counts=True)
+            share = count.float().reciprocal()[which]
+        if self.by_bases:
+            operand = self.prepare(torch.stack([source, target]), size)
+            # The value of a nonzero is the sum of share * comp[kind] over its edges: a sparse product too, so
+            # that its gradient has the same bits in every run.
+            slots = torch.stack([kind, order_of(operand).nonzero_of])
+            return Relations(operand, kinds=exact.prepare(slots, (self.relations, operand.nnz), share))
+        pairs, place = (kind * size[0] + source).unique(return_inverse=True)
+        if len(pairs) * _FEW < size[0] * self.relations:
+            operand = self.prepare(torch.stack([place, target]), (len(pairs), size[1]), share)
+            kind, source = pairs // size[0], pairs % size[0]
+            rows = torch.arange(len(pairs), device=pairs.device, dtype=torch.int64)
+            select = exact.prepare(torch.stack([source, rows]), (size[0], len(pairs)))
+            counts = torch.bincount(kind, minlength=self.relations).tolist()
+            return Relations(operand, None, (kind, source), select, counts)
+        edges = torch.stack([source * self.relations + kind, target])
+        return Relations(self.prepare(edges, (size[0] * self.relations, size[1]), share))
+
+
+@dataclass(frozen=True, eq=False)
+class Relations:
+    """The operand of a RelationRecipe, [targets, rows of its dense factor].
+
+    `kinds` [nonzeros, relations] makes edge values of the coefficients of bases. Where rows are of few pairs,
+    `pairs` are the relation and the source of each, which `select` [rows, sources] takes, and relations have
+    so many rows each in `counts`.
+    """
+
+    operand: SparseOperand
+    kinds: SparseOperand | None = None
+    pairs: tuple[torch.Tensor, torch.Tensor] | None = None
+    select: SparseOperand | None = None
+    counts: list[int] | None = None
+
+
+class RGCNConv(GraphLayer):
+    """y_i = sum_r sum_j W_r x_j / c_ir + W x_i + b, where j are the c_ir neighbours of i in relation r.
+
+    "Modeling Relational Data with Graph Convolutional Networks" (Schlichtkrull et al. 2018), equation 2, in
+    one sparse product for all relations. Arguments, parameters and `state_dict` (`weight` [relations, in,
+    out]; with bases [bases, in, out], and `comp` [relations, bases]; with blocks [relations, blocks, in /
+    blocks, out / blocks]; `root` [in, out]; `bias` [out]) are those of PyG's RGCNConv, and outputs agree with
+    it.
+
+    Args:
+        in_channels: features of a node in x, or a pair: of a source and of a target. Of nodes without
+            features it is their number.
+        out_channels: features of a node in y.
+        num_relations: number of types of edges.
+        num_bases: the W_r are sums of so many matrices, with coefficients for each relation (equation 3);
+            None: each relation has a matrix of its own.
+        num_blocks: the W_r are block-diagonal, with so many blocks (equation 4); None: they are full.
+        aggr: "mean" (the formula), or "sum" or "add": c_ir is 1.
+        root_weight: whether there is the term W x_i.
+        is_sorted: of no effect; PyG's layer is faster with edges in the order of their types.
+        bias: whether b is learned; False: there is none.
+        precision: the argument of GCNConv.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range; num_bases and num_blocks are both given; or num_blocks does
+            not divide the numbers of features.
+    """
+
+    weight: torch.Tensor
+    comp: torch.Tensor | None
+    root: torch.Tensor | None
+    bias: torch.Tensor | None
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        num_relations: int,
+        num_bases: int | None = None,
+        num_blocks: int | None = None,
+        aggr: str = "mean",
+        root_weight: bool = True,
+        is_sorted: bool = False,
+        bias: bool = True,
+        *,
+        precision: Precision | str | None = None,
+    ) -> None:
+        super().__init__(precision)
+        self.in_channels, self._channels = in_channels, check_channels(in_channels)
+        sources, targets = self._channels
+        self.out_channels = check_integer("out_channels", out_channels, most=MOST_FEATURES)
+        self.num_relations = check_integer("num_relations", num_relations, most=MOST_FEATURES)
+        self.num_bases, self.num_blocks = num_bases, num_blocks
+        self.aggr = check_choice("aggr", aggr, ("mean", "sum", "add"))
+        self.is_sorted = check_flag("is_sorted", is_sorted)
+        shape: tuple[int, ...] = num_relations, sources, out_channels
+        if num_bases is not None:
+            check_integer("num_bases", num_bases, most=MOST_FEATURES)
+            if num_blocks is not None:
+                bad_value("num_blocks", f"got {num_blocks} with num_bases={num_bases}; accepted: one of both")
+            shape = num_bases, *shape[1:]
+        if num_blocks is not None:
+            check_integer("num_blocks", num_blocks, most=MOST_FEATURES)
+            if sources % num_blocks or out_channels % num_blocks:
+                sizes = f"{sources} and {out_channels} features"
+                bad_value("num_blocks", f"got {num_blocks} for {sizes}; accepted: a divisor of both")
+            shape = num_relations, num_blocks, sources // num_blocks, out_channels // num_blocks
+        self.weight = torch.nn.Parameter(torch.empty(shape))
+        of_bases = None if num_bases is None else torch.nn.Parameter(torch.empty(num_relations, num_bases))
+        self.register_parameter("comp", of_bases)
+        has_root, has_bias = check_flag("root_weight", root_weight), check_flag("bias", bias)
+        root = torch.nn.Parameter(torch.empty(targets, out_channels)) if has_root else None
+        self.register_parameter("root", root)
+        self.register_parameter("bias", torch.nn.Parameter(torch.empty(out_channels)) if has_bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights (Glorot and Bengio 2010), set the bias to 0, and drop a cached operand."""
+        for parameter in (self.weight, self.comp, self.root):
+            if parameter is not None:
+                glorot_(parameter)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+        self._memo.clear()
+
+    def forward(
+        self,
+        x: torch.Tensor | tuple[torch.Tensor | None, torch.Tensor] | None,
+        adj: torch.Tensor,
+        edge_type: torch.Tensor,
+    ) -> torch.Tensor:
+        """Compute the layer's output.
+
+        Args:
+            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; int64 or int32
+                [nodes], places of the only 1 in rows that are else 0; None: that of node i is at place i; or
+                a pair of what stands for sources and for targets, of which the latter is not None.
+            adj: an edge_index [2, edges], see GCNConv.forward; repeated edges count several times.
+            edge_type: int64 or int32 [edges], the relations of the edges, from 0 on. Changes of it are
+                noticed as those of `adj`.
+
+        Returns:
+            [targets, out_channels], in the dtype of the linear layers' outputs.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device, or does not go with another one.
+        """
+        sources, targets = self._nodes(x)
+        size = self._count(sources, self._channels[0]), self._count(targets, self._channels[1])
+        if isinstance(adj, SparseOperand):
+            bad_type("adj", adj, "an edge_index [2, edges], whose edges have types")
+        check_edges(adj)
+        if not isinstance(edge_type, torch.Tensor) or edge_type.dtype not in _INTEGERS:
+            bad_type("edge_type", edge_type, "an int64 or int32 tensor [edges]")
+        if edge_type.shape != adj.shape[1:]:
+            bad_value("edge_type", f"has shape {tuple(edge_type.shape)}; accepted: {tuple(adj.shape[1:])}")
+        if edge_type.device != adj.device:
+            bad_value("edge_type", f"is on {edge_type.device}; accepted: {adj.device}, as the edges")
+        precision = self.precision or Precision.FP32
+        by_bases = self._is_by_bases(sources, size[0], adj.shape[1])
+        recipe = RelationRecipe(self.num_relations, self._is_mean, by_bases, precision)
+        made = self._memo.adjacency(size, adj, recipe, edge_type)
+        return self._with_root(self._of_neighbours(sources, made), targets)
+
+    @property
+    def _is_mean(self) -> bool:
+        return self.aggr == "mean"
+
+    def _nodes(self, x: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return what stands for sources and for targets: features, places, or None."""
+        pair = x if isinstance(x, (tuple, list)) else (x, x)
+        if len(pair) != 2:
+            bad_value("x", f"has {len(pair)} elements; accepted: one of nodes, or of sources and of targets")
+        if pair[1] is None and pair is x:
+            bad_value("x", "has no features of targets; accepted: a pair of both")
+        names = ("x", "x") if pair is not x else ("x[0]", "x[1]")
+        for name, of_nodes, features in zip(names, pair, self._channels, strict=True):
+            is_places = isinstance(of_nodes, torch.Tensor) and of_nodes.dtype in _INTEGERS
+            if of_nodes is not None and not is_places:
+                check_features(name, of_nodes, features, self.weight)
+            elif self.num_blocks is not None:
+                bad_type(name, of_nodes, "floating-point features, as the layer has blocks")
+            elif is_places and of_nodes.dim() != 1:
+                bad_value(name, f"has shape {tuple(of_nodes.shape)}; accepted: (nodes,), or features")
+        return pair[0], pair[1]
+
+    @staticmethod
+    def _count(of_nodes: torch.Tensor | None, channels: int) -> int:
+        return channels if of_nodes is None else of_nodes.shape[0]
+
+    def _is_by_bases(self, sources: torch.Tensor | None, count: int, edges: int) -> bool:
+        """Return whether neighbours are summed for each basis, and not with the matrices of the relations.
+
+        That multiplies all nodes by fewer matrices, but has a sparse product for each.
+        """
+        if self.comp is None:
+            return False
+        relations, bases = self.comp.shape
+        features = self.weight.shape[1]
+        width = features if sources is not None and sources.is_floating_point() else 0
+        apart = min(count * relations, edges) * width + relations * bases * features + _GATHER * edges
+        return bases < relations and count * bases * width + _GATHER * edges * bases < apart
+
+    def _of_neighbours(self, x: torch.Tensor | None, made: Relations) -> torch.Tensor:
+        weight = self.weight
+        if made.kinds is not None:
+            product = _mapped(x, weight).view(-1, weight.shape[0], self.out_channels)
+            return spmm(made.operand, product, spmm(made.kinds, self.comp)).sum(1)  # type: ignore[arg-type]
+        if self.comp is not None:
+            weight = (self.comp @ weight.flatten(1)).unflatten(1, weight.shape[1:])
+        if made.pairs is None:
+            return spmm(made.operand, _mapped(x, weight).view(-1, self.out_channels))
+        if x is not None and x.is_floating_point():
+            rows = spmm(made.select, x).split(made.counts)  # type: ignore[arg-type]
+            product = torch.cat([_mapped(of, w[None]) for of, w in zip(rows, weight, strict=True)])
+        else:
+            kind, place = made.pairs
+            place = place if x is None else x.long()[place]
+            product = F.embedding(kind * weight.shape[1] + place, weight.flatten(0, 1))
+        return spmm(made.operand, product)
+
+    def _with_root(self, out: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        if self.root is not None:
+            out = out + _mapped(x, self.root[None])
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def __repr__(self) -> str:
+        sizes = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}"
+        return f"{type(self).__name__}({sizes})"
+
+
+def _mapped(x: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
+    """Return the products of nodes with K matrices [K, in, out], side by side: [nodes, K * out].
+
+    `x` are features, or places of the only 1 of each node's features, or None: that of node i is at i. Block-
+    diagonal matrices are [K, blocks, in / blocks, out / blocks].
+    """
+    if weight.dim() == 4:
+        parts = x.unflatten(1, weight.shape[1:3])  # type: ignore[union-attr]
+        return torch.einsum("nbi,kbio->nkbo", parts, weight).flatten(1)
+    matrix = weight[0] if len(weight) == 1 else weight.transpose(0, 1).flatten(1)
+    if x is None:
+        return matrix
+    # Its gradient has the same bits in every run, unlike that of x[places].
+    return x @ matrix if x.is_floating_point() else F.embedding(x, matrix)
