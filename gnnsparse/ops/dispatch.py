@@ -8,7 +8,8 @@ class too. An operand is passed to them as its integer handle; the caller keeps 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -218,6 +219,18 @@ def _refuse_transforms(name: str, tensors: Iterable[Any]) -> None:
                 f"torch.ops.gnnsparse.{name}: got a tensor inside forward-mode AD or torch.func; accepted: "
                 "such tensors in the functions of gnnsparse, outside of torch.compile"
             )
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Record gradients inside the implementation of an operator, where torch has switched autograd off."""
+    keys = torch._C._dispatch_tls_local_exclude_set()
+    for name in ("AutogradOther", "AutogradCPU", "AutogradCUDA", "AutogradFunctionality"):
+        key = getattr(torch._C.DispatchKey, name, None)
+        keys = keys if key is None else keys.remove(key)
+    include = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(include, keys), torch.enable_grad():
+        yield
 
 
 def check_operator_tensor(

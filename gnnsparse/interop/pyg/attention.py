@@ -7,8 +7,7 @@ operand, its precision, its checked sizes) are properties of the stand-in. Alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +34,7 @@ from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.edges import EdgeRecipe, joined
 from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.ops import graph_attention
-from gnnsparse.ops.dispatch import register
+from gnnsparse.ops.dispatch import recording, register
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import alive
 
@@ -235,18 +234,6 @@ _ARGUMENTS = (
 )
 
 
-@contextmanager
-def _recording() -> Iterator[None]:
-    """Record gradients inside the implementation of an operator, where torch has switched autograd off."""
-    keys = torch._C._dispatch_tls_local_exclude_set()
-    for name in ("AutogradOther", "AutogradCPU", "AutogradCUDA", "AutogradFunctionality"):
-        key = getattr(torch._C.DispatchKey, name, None)
-        keys = keys if key is None else keys.remove(key)
-    include = torch._C._dispatch_tls_local_include_set()
-    with torch._C._ForceDispatchKeyGuard(include, keys), torch.enable_grad():
-        yield
-
-
 def _run(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, att: torch.Tensor | None, edge_index: torch.Tensor,
     sources: int, targets: int, add_self_loops: bool, score: str, negative_slope: float, precision: str,
@@ -266,7 +253,7 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torc
 def _run_grad(grad: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
     """Compute the attention again, and its gradients: operators do not hand over what attention keeps."""
     tensors, how = arguments[:4], arguments[4:]
-    with _recording():
+    with recording():
         leaves = [None if t is None else t.detach().requires_grad_() for t in tensors]
         out = _run(*leaves, *how)  # type: ignore[arg-type]
         found = torch.autograd.grad(out, [t for t in leaves if t is not None], grad.contiguous())

@@ -1,3 +1,272 @@
-"""What a layer's message is computed by."""
+"""`aggregate_edges`: what a layer's message is computed and reduced by, edge by edge."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_number, check_tensor
+from gnnsparse.ops.arguments import FLOATS, check_operand
+from gnnsparse.ops.edges.program import Code, Function, Input, function_of
+from gnnsparse.ops.edges.schema import inverse_counts, run_text
+from gnnsparse.ops.edges.trace import Form, Traced, is_fixed, side_of, tensor_of
+from gnnsparse.runtime.functorch import materialised
+from gnnsparse.sparse.operand import SparseOperand
+
+__all__ = ["aggregate_edges"]
+
+#: What messages are reduced by; "none": a result for each edge.
+REDUCTIONS = ("sum", "mean", "max", "min", "var", "std", "softmax", "none")
+#: The least variance of which a standard deviation is taken; below it is 0.
+_LEAST_VARIANCE = 1e-5
+
+
+def aggregate_edges(
+    A: SparseOperand,  # noqa: N803
+    message: Callable[..., Any],
+    *,
+    reduce: str | Sequence[str] = "sum",
+    temperature: float | torch.Tensor = 1.0,
+    **arguments: torch.Tensor,
+) -> Any:
+    """Compute a message for each edge, feature by feature, and reduce the messages at each target.
+
+    y_i = reduce over the edges (j -> i) of message(x_j, x_i, e_ij). Nothing of the size edges x features is
+    stored but results for edges. `message` is called once with symbols in place of tensors, whose elementwise
+    code a kernel executes: arithmetic, comparisons, torch.where, activations, exponentials. The gradients are
+    kernels of the same kind. Results have the same bits in every run.
+
+    Args:
+        A: the graph, [targets, sources]; its weights are not used. Edges that were repeated in `prepare`
+            count as often as they were given.
+        message: a function of the arguments below, by their names, that returns a tensor or a tuple of
+            tensors. It may also use other tensors [F] or of one number, which all edges share, put the
+            numbers of edges [edges, size] through `torch.nn.functional.linear(e_ij, weight, bias)` with a
+            weight [F, size], and choose rows of a table by `torch.nn.functional.embedding(e_ij, table)`; up
+            to 16 numbers, or rows, are then multiplied in the kernel, and their features never stored.
+        reduce: "sum", "mean", "max", "min", "var", "std", "softmax" (the sum of messages weighted by their
+            softmax over a target's edges, feature by feature), or "none" for a result for each edge. A
+            sequence has one for each of the returned tensors, or several for a single one, which share its
+            computation. A target without edges gets 0.
+        temperature: of "softmax", by which messages are multiplied in the exponent: a number, or a tensor of
+            one number or [F], which may need a gradient.
+        **arguments: tensors whose names say whose rows they have: those that end in `_j` have a row for each
+            source, in `_i` for each target, in `_ij` for each edge in the order of the edges given to
+            `prepare`. Others are shared by all edges. float32, float16 or bfloat16 (`embedding`: int64)
+            [rows, F], or [rows] and [rows, 1] for one number a row. They are rounded to A's storage type
+            where they have F features.
+
+    Returns:
+        A tensor [targets, F], or [edges, F] for "none", in the dtype of the widest floating-point argument
+        with rows; a list of them if `reduce` is a sequence.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument has another shape, dtype or device; the message is not elementwise, or A has
+            self-loops that `prepare` added, which have no rows in arguments of edges.
+    """
+    if torch.compiler.is_compiling() and not is_fixed(message):
+        # It can't be followed: it runs between what is compiled.
+        return torch.compiler.disable(_aggregate)(A, message, reduce, temperature, arguments)
+    return _aggregate(A, message, reduce, temperature, arguments)
+
+
+def _aggregate(
+    a: Any, message: Any, reduce: str | Sequence[str], temperature: Any, arguments: dict[str, torch.Tensor]
+) -> Any:
+    operand = check_operand(a)
+    if not callable(message):
+        bad_type("message", message, "a function")
+    tensors = {name: _checked(name, tensor, operand) for name, tensor in arguments.items()}
+    dtype = _dtype_of(tensors)
+    if isinstance(temperature, torch.Tensor):
+        check_tensor("temperature", temperature, dtypes=FLOATS, device=operand.device)
+        tensors["temperature"], temperature = materialised(temperature), None
+    else:
+        temperature = check_number("temperature", temperature)
+    forms = tuple(Form.of(name, tensor) for name, tensor in tensors.items())
+    how = message, forms, reduce if isinstance(reduce, str) else tuple(reduce), temperature
+    return _run(_constant(*how) if is_fixed(message) else _Aggregation(*how).plan, operand, tensors, dtype)
+
+
+def _checked(name: str, tensor: Any, operand: SparseOperand) -> torch.Tensor:
+    side = side_of(name)
+    rows = {"source": operand.shape[1], "target": operand.shape[0], "edge": operand.num_edges}.get(side)
+    dtypes = (*FLOATS, torch.int64) if side == "edge" else FLOATS
+    check_tensor(name, tensor, dtypes=dtypes, device=operand.device)
+    if rows is not None and (tensor.dim() not in (1, 2) or tensor.shape[0] != rows):
+        bad_value(name, f"has shape {tuple(tensor.shape)}; accepted: ({rows},) or ({rows}, features)")
+    if side == "edge" and operand.added_loops is not None:
+        bad_value(
+            name, "has a row for each edge, and A has self-loops that prepare added, which have none; "
+            "accepted: an operand of the edges alone",
+        )  # fmt: skip
+    return materialised(tensor)
+
+
+def _dtype_of(tensors: dict[str, torch.Tensor]) -> torch.dtype:
+    dtype = None
+    for name, tensor in tensors.items():
+        if side_of(name) != "shared" and tensor.is_floating_point():
+            dtype = tensor.dtype if dtype is None else torch.promote_types(dtype, tensor.dtype)
+    if dtype is None:
+        bad_value("arguments", "has none with a row for each source, target or edge; accepted: at least one")
+    return dtype
+
+
+def _stored(side: str, form: str, tensor: torch.Tensor, storage: torch.dtype) -> torch.Tensor:
+    """Return a tensor of an input as kernels take it."""
+    if form == "features" and side != "shared":
+        return tensor.to(storage)
+    tensor = tensor.to(torch.float32)
+    return tensor if form == "mapped" else tensor.reshape(-1)
+
+
+class _Aggregation:
+    """A message with its reductions. Sums, maxima and minima are a kernel's, and others are made of them.
+
+    Attributes:
+        is_one: whether the result is one tensor, and no list.
+    """
+
+    def __init__(
+        self, message: Any, forms: tuple[Form, ...], reduce: str | tuple[str, ...], temperature: float | None
+    ) -> None:
+        # A temperature that is a tensor is the last argument, and the message has no such parameter.
+        self._temperature: float | Form = forms[-1] if temperature is None else temperature
+        self._traced = found = Traced(message, forms if temperature is not None else forms[:-1])
+        self.is_one = isinstance(reduce, str) and not found.is_tuple
+        names = [reduce] if isinstance(reduce, str) else list(reduce)
+        for name in names:
+            check_choice("reduce", name, REDUCTIONS)
+        count = max(len(names), len(found.results))
+        for them in (names, found.results):
+            if len(them) == 1:
+                them *= count
+        if len(names) != len(found.results) or (count > 1 and not isinstance(reduce, str) and not reduce):
+            messages = f"{len(found.results)} messages"
+            bad_value("reduce", f"has {len(names)} names for {messages}; accepted: one for each")
+        code, values = self._code(0)
+        places: dict[tuple[str, int], int] = {}
+        place = lambda how, value: places.setdefault((how, value), len(places))  # noqa: E731
+        #: For each result its name, and the places of what it is made of.
+        self._parts: list[tuple[str, tuple[int, ...]]] = []
+        self._softmaxes: list[tuple[Function, Function]] = []
+        for name, result in zip(names, found.results, strict=True):
+            value = values[result]
+            if name == "softmax":
+                self._parts.append((name, (len(self._softmaxes),)))
+                self._softmaxes.append(self._softmax_functions(result))
+            elif name in ("var", "std"):
+                self._parts.append(
+                    (name, (place("sum", value), place("sum", code.emit("mul", value, value))))
+                )
+            else:
+                how = {"mean": "sum", "none": "edge"}.get(name, name)
+                self._parts.append((name, (place(how, value),)))
+        inputs = tuple(found.inputs)
+        self._function = function_of(inputs, tuple(code.steps), tuple(places)) if places else None
+        # What is computed further is not rounded before.
+        self._is_plain = all(name in ("sum", "max", "min", "none") for name in names)
+
+    def _code(self, more: int) -> tuple[Code, list[int]]:
+        """Return the message's code with `more` inputs behind its own, and its values in it."""
+        count = len(self._traced.inputs)
+        code = Code(count + more)
+        return code, code.append(self._traced.steps, list(range(count)))
+
+    def _softmax_functions(self, result: int) -> tuple[Function, Function]:
+        """Return the functions of the largest exponent, and of the two sums by which a softmax is divided."""
+        inputs, by = tuple(self._traced.inputs), self._temperature
+        more: tuple[Input, ...] = ()
+        if isinstance(by, Form):
+            more = (Input("shared", "number" if by.width == 1 else "features"),)
+
+        def exponent(code: Code, value: int) -> int:
+            return code.emit("mul", value, len(inputs) if isinstance(by, Form) else code.constant(by))
+
+        code, values = self._code(len(more))
+        top = (("max", exponent(code, values[result])),)
+        first = function_of((*inputs, *more), tuple(code.steps), top)
+        code, values = self._code(len(more) + 1)
+        difference = code.emit("sub", exponent(code, values[result]), len(inputs) + len(more))
+        weight = code.emit("exp", difference)
+        sums = ("sum", code.emit("mul", weight, values[result])), ("sum", weight)
+        return first, function_of((*inputs, *more, Input("target")), tuple(code.steps), sums)
+
+    @property
+    def plan(self) -> _Plan:
+        """What `_run` needs, in types that torch.compile takes for constants."""
+        found = self._traced
+        return (
+            self.is_one, self._is_plain, None if self._function is None else self._function.text,
+            tuple(self._parts), tuple((first.text, second.text) for first, second in self._softmaxes),
+            tuple((*x[:2], source) for x, source in zip(found.inputs, found.sources, strict=True)),
+            found.map, isinstance(self._temperature, Form),
+        )  # fmt: skip
+
+
+_Plan = tuple[Any, ...]
+
+
+def _run(plan: _Plan, operand: SparseOperand, arguments: dict[str, torch.Tensor], dtype: torch.dtype) -> Any:
+    """Return the results of an aggregation, in a dtype."""
+    is_one, is_plain, text, parts, softmaxes, inputs, source_of_map, has_temperature = plan
+    storage = operand.precision.storage
+    tensors = [_stored(side, form, tensor_of(source, arguments), storage) for side, form, source in inputs]
+    maps = [] if source_of_map is None else [tensor_of(source_of_map, arguments).t().float()]
+    results: Sequence[torch.Tensor] = ()
+    if text is not None:
+        results = run_text(operand, text, [*tensors, *maps], storage if is_plain else torch.float32)
+    made = []
+    for name, places in parts:
+        if name == "softmax":
+            more = [arguments["temperature"].float().reshape(-1)] if has_temperature else []
+            out = _softmax(operand, softmaxes[places[0]], [*tensors, *more], maps)
+        else:
+            out = _made_of(operand, name, [results[place] for place in places])
+        made.append(out.to(dtype))
+    return made[0] if is_one else made
+
+
+def _made_of(operand: SparseOperand, name: str, results: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return a reduction by name of what the kernel gave for it."""
+    if name not in ("mean", "var", "std"):
+        return results[0]
+    means = [result * inverse_counts(operand) for result in results]
+    if name == "mean":
+        return means[0]
+    variance = means[1] - means[0] * means[0]
+    if name == "var":
+        return variance
+    # As PyG's: a variance below the least one is taken for 0.
+    deviation = variance.clamp(min=_LEAST_VARIANCE).sqrt()
+    return deviation.masked_fill(deviation <= math.sqrt(_LEAST_VARIANCE), 0.0)
+
+
+def _softmax(
+    operand: SparseOperand, texts: tuple[str, str], tensors: Sequence[torch.Tensor],
+    maps: Sequence[torch.Tensor],
+) -> torch.Tensor:  # fmt: skip
+    """Return the sums of messages weighted by their softmax, whose exponents are relative to the largest."""
+    with torch.no_grad():
+        top = run_text(operand, texts[0], [*tensors, *maps], operand.precision.storage)[0]
+    total, weights = run_text(operand, texts[1], [*tensors, top, *maps], torch.float32)
+    return total / torch.where(weights > 0, weights, 1.0)
+
+
+@functools.lru_cache(1024)
+def _made_once(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:
+    return _Aggregation(message, forms, reduce, temperature).plan
+
+
+def _constant(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:
+    return _made_once(message, forms, reduce, temperature)
+
+
+# What torch.compiler.assume_constant_result sets, the import of which takes longer than this package.
+_constant._dynamo_marked_constant = True  # type: ignore[attr-defined]

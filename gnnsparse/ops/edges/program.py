@@ -9,21 +9,16 @@ the results, or the gradients of targets and edges, and a pass over the rows of 
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 __all__ = [
-    "OPERATIONS",
-    "Code",
-    "Function",
-    "Input",
-    "Pass",
-    "Step",
-    "column_pass",
-    "forward_pass",
-    "row_pass",
-]
+    "OPERATIONS", "Code", "Function", "Input", "Pass", "Step", "column_pass", "forward_pass", "function_from",
+    "function_of", "row_pass",
+]  # fmt: skip
 
 #: The operations of code, and of how many values each is made. Comparisons are 1 or 0; "where" takes its
 #: second value where the first is not 0; "relu", "maximum" and "minimum" let NaN through.
@@ -118,19 +113,58 @@ class Code:
         return None
 
 
-class Function(NamedTuple):
-    """A message and its reductions. It is hashable: kernels and passes are kept for it.
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A message and its reductions, see `function_of`, by which equal ones are one object.
 
     Attributes:
         inputs: the arguments, which are the first values.
         steps: the code.
         results: how each is reduced, and its value: "sum", "max", "min" over a target's edges, or "edge":
             it is a result for each edge.
+        text: the function as JSON, see `function_from`.
     """
 
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
     results: tuple[tuple[str, int], ...]
+    text: str
+
+
+@functools.lru_cache(1024)
+def function_of(
+    inputs: tuple[Input, ...], steps: tuple[Step, ...], results: tuple[tuple[str, int], ...]
+) -> Function:
+    """Return the function of these parts; steps that no result needs are left out."""
+    code = Code(len(inputs))
+    values = code.append(steps, list(range(len(inputs))))
+    kept, number = _pruned(code, {values[value] for _, value in results}, range(len(inputs)))
+    found = tuple((how, number[values[value]]) for how, value in results)
+    return Function(inputs, kept, found, json.dumps([inputs, kept, found]))
+
+
+def _pruned(code: Code, needed: set[int], inputs: Iterable[int]) -> tuple[tuple[Step, ...], dict[int, int]]:
+    """Return the steps that values need, and the new numbers of `inputs`, which are kept, and of values."""
+    for i in reversed(range(len(code.steps))):
+        if code.inputs + i in needed:
+            needed.update(code.steps[i].values)
+    number: dict[int, int] = {}
+    for i in inputs:
+        number[i] = len(number)
+    steps = []
+    for i, step in enumerate(code.steps):
+        if code.inputs + i in needed:
+            number[code.inputs + i] = len(number)
+            steps.append(step._replace(values=tuple(number[v] for v in step.values)))
+    return tuple(steps), number
+
+
+@functools.lru_cache(1024)
+def function_from(text: str) -> Function:
+    """Return the function of a text."""
+    inputs, steps, results = json.loads(text)
+    found = (Step(operation, tuple(values), constant) for operation, values, constant in steps)
+    return function_of(tuple(Input(*x) for x in inputs), tuple(found), tuple((r[0], r[1]) for r in results))
 
 
 class Pass(NamedTuple):
@@ -183,25 +217,15 @@ def _finished(
 ) -> Pass:
     """Make a pass of code with these arguments; steps and arguments that no output needs are left out."""
     needed = {value for _, value, _ in outputs}
-    for i in reversed(range(len(code.steps))):
-        if code.inputs + i in needed:
-            needed.update(code.steps[i].values)
-    # A map's gradient by numbers reads the map, and the other way round.
+    _pruned(code, needed, ())  # adds what these are made of
+    # The gradient by the numbers of a map reads the map, and the other way round.
     mapped = any(kind.startswith("mapped") for kind, _, _ in outputs)
-    keeps = lambda i: i in needed or (mapped and arguments[i][0].form == "mapped")  # noqa: E731
-    number: dict[int, int] = {}
-    for i in filter(keeps, range(code.inputs)):
-        number[i] = len(number)
-    kept = list(number)
-    steps = []
-    for i, step in enumerate(code.steps):
-        if code.inputs + i in needed:
-            number[code.inputs + i] = len(number)
-            steps.append(step._replace(values=tuple(number[v] for v in step.values)))
+    kept = [i for i in range(code.inputs) if i in needed or (mapped and arguments[i][0].form == "mapped")]
+    steps, number = _pruned(code, needed, kept)
     return Pass(
         tuple(_kind(arguments[i][0].side, arguments[i][0].form, by_column) for i in kept),
         tuple(arguments[i][0].size for i in kept),
-        tuple(steps),
+        steps,
         tuple((kind, number[value]) for kind, value, _ in outputs),
         tuple(arguments[i][1] for i in kept),
         tuple(of for _, _, of in outputs),

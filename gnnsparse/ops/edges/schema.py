@@ -1,0 +1,357 @@
+"""Functions over the edges of an operand: their kernels, their gradients, and their operators."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gnnsparse.formats.csr import Csr
+from gnnsparse.ops import dispatch
+from gnnsparse.ops.attention.edges import order_of
+from gnnsparse.ops.edges.program import (
+    Function,
+    Pass,
+    column_pass,
+    forward_pass,
+    function_from,
+    function_of,
+    row_pass,
+)  # fmt: skip
+from gnnsparse.ops.edges.reference import Edges, compute
+from gnnsparse.ops.edges.rows import Rows
+from gnnsparse.runtime.functorch import alive, outside
+from gnnsparse.runtime.memo import made_once
+from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.operand import SparseOperand
+
+_WINNERS = ("max", "min")
+
+
+# The edges of an operand. Those that `prepare` merged are told apart; self-loops that it added are numbered
+# behind the given edges.
+
+
+@made_once
+def edges_of(operand: SparseOperand) -> Edges:
+    """Return the edges that were given to `prepare`, in this order, and then added self-loops."""
+    with outside():
+        order, index = order_of(operand), operand.indices()
+        given = index[:, order.nonzero_of]
+        loops = index[:, order.edge_of == operand.num_edges]
+        row, col = torch.cat([given, loops], dim=1)
+        return Edges(row, col, operand.shape[0])
+
+
+@made_once
+def _rows_of(operand: SparseOperand, by_column: bool) -> Rows:
+    """Return the rows of A, or of A^T, whose nonzeros are the edges."""
+    with outside():
+        order, edges = order_of(operand), edges_of(operand)
+        if order.has_repeats:
+            return _repeated_rows(operand, edges, by_column)
+        ids, is_loop = order.edge_of, order.edge_of == operand.num_edges
+        if order.has_added:
+            ids = torch.where(is_loop, operand.num_edges - 1 + is_loop.cumsum(0), ids)
+        kernels = operand.kernels
+        if by_column:
+            ids, kernels = ids[operand.transpose_map.long()], operand.T.kernels
+        return Rows(kernels, ids.to(torch.int32), edges.target.numel())
+
+
+def _repeated_rows(operand: SparseOperand, edges: Edges, by_column: bool) -> Rows:
+    rows, cols = operand.shape
+    row, col = edges.target, edges.source
+    if by_column:
+        rows, cols, row, col = cols, rows, col, row
+    order = (row * cols + col).argsort(stable=True)
+    indptr = torch.zeros(rows + 1, dtype=torch.int64, device=operand.device)
+    indptr[1:] = row.bincount(minlength=rows).cumsum(0)
+    csr = Csr(indptr, col[order].to(torch.int32), cols)
+    return Rows(KernelCache(csr, precision=operand.precision), order.to(torch.int32), row.numel())
+
+
+@made_once
+def inverse_counts(operand: SparseOperand) -> torch.Tensor:
+    """Return 1 over the number of edges of each target, float32 [targets, 1]; 1 for none."""
+    edges = edges_of(operand)
+    with outside():
+        return edges.target.bincount(minlength=edges.targets).clamp(min=1).float().reciprocal()[:, None]
+
+
+def kernel_on(device: torch.device) -> Callable[..., None] | None:
+    """Return what runs a pass on a device; None: torch's operations compute the results there."""
+    return None
+
+
+# Results and gradients.
+
+Tensors = Sequence[torch.Tensor]
+
+
+def _width(function: Function, tensors: Tensors) -> int:
+    """Return the number of features."""
+    for x, tensor in zip(function.inputs, tensors, strict=False):
+        if x.form == "mapped":
+            return tensors[-1].shape[1]
+        if x.form == "features":
+            return tensor.shape[-1]
+    return 1
+
+
+def _outputs(
+    pass_: Pass, rows: Rows, width: int, size: int, dtype: torch.dtype, device: torch.device
+) -> list[torch.Tensor]:
+    """Allocate the outputs of a pass."""
+    targets, edges = rows.kernels.csr.rows, rows.num_edges
+    shapes = {
+        "row_number": (targets,), "edge_number": (edges,), "vector": (width,), "edge": (edges, width),
+        "mapped_edge": (edges, size), "mapped_weight": (size, width),
+    }  # fmt: skip
+    found = []
+    for kind, _ in pass_.outputs:
+        is_features = kind in ("sum", "edge", *_WINNERS)
+        shape, of = shapes.get(kind, (targets, width)), dtype if is_features else torch.float32
+        found.append(torch.empty(shape, dtype=of, device=device))
+        if kind in _WINNERS:
+            found.append(torch.empty(shape, dtype=torch.int32, device=device))
+    return found
+
+
+def _run(
+    pass_: Pass, operand: SparseOperand, by_column: bool, given: dict[tuple[str, int], Any], width: int,
+    dtype: torch.dtype,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Run a pass. A mapped argument is given as its numbers and its map."""
+    rows = _rows_of(operand, by_column)
+    arguments: list[torch.Tensor] = []
+    for kind, of in zip(pass_.inputs, pass_.given, strict=True):
+        arguments += given[of] if kind == "mapped" else [given[of]]
+    found = _outputs(pass_, rows, width, max(pass_.sizes, default=0), dtype, operand.device)
+    run = kernel_on(operand.device)
+    assert run is not None
+    run(pass_, rows, arguments, found)
+    return found
+
+
+def _given(function: Function, tensors: Tensors) -> dict[tuple[str, int], Any]:
+    return {
+        ("input", i): (tensor, tensors[-1]) if x.form == "mapped" else tensor
+        for i, (x, tensor) in enumerate(zip(function.inputs, tensors, strict=False))
+    }
+
+
+def run_forward(
+    operand: SparseOperand, function: Function, dtype: torch.dtype, tensors: Tensors
+) -> list[torch.Tensor]:
+    """Compute the results in a dtype, and behind them the winners, int32, of each "max" and "min"."""
+    width = _width(function, tensors)
+    if kernel_on(operand.device) is None:
+        with torch.no_grad():
+            results, found = compute(function, edges_of(operand), [t.float() for t in tensors])
+        return [*(r.to(dtype) for r in results), *(w.to(torch.int32) for w in found)]
+    pass_ = forward_pass(function)
+    outputs, results, winners = _run(pass_, operand, False, _given(function, tensors), width, dtype), [], []
+    for kind, _ in pass_.outputs:
+        results.append(outputs.pop(0))
+        if kind in _WINNERS:
+            winners.append(outputs.pop(0))
+    return [*results, *winners]
+
+
+def _of_results(
+    function: Function, grads: Sequence[torch.Tensor | None], winners: Tensors
+) -> tuple[Function, list[torch.Tensor], list[torch.Tensor]]:
+    """Return the function with those results alone that have a gradient, the gradients, and the winners."""
+    left, kept, found, taken = iter(winners), [], [], []
+    for result, grad in zip(function.results, grads, strict=True):
+        winner = next(left) if result[0] in _WINNERS else None
+        if grad is not None:
+            kept.append(result)
+            found.append(grad)
+            taken += [] if winner is None else [winner]
+    if len(kept) < len(grads):
+        function = function_of(function.inputs, function.steps, tuple(kept))
+    return function, found, taken
+
+
+def run_backward(
+    operand: SparseOperand, function: Function, needs: tuple[bool, ...], grads: Sequence[torch.Tensor | None],
+    tensors: Tensors, winners: Tensors,
+) -> list[torch.Tensor | None]:  # fmt: skip
+    """Compute the gradients of the tensors, of those that `needs` says; None: there is none."""
+    function, results, winners = _of_results(function, grads, winners)
+    if kernel_on(operand.device) is None:
+        with torch.enable_grad():
+            return _composed(
+                operand, function, needs, results, [t.detach().requires_grad_() for t in tensors], winners
+            )
+    given, left = _given(function, tensors), iter(winners)
+    storage = operand.precision.storage
+    for k, (how, _) in enumerate(function.results):
+        given["grad", k] = results[k].to(storage)
+        if how in _WINNERS:
+            given["winner", k] = next(left)
+    found: list[torch.Tensor | None] = [None] * len(tensors)
+    width = _width(function, tensors)
+    for by_column, make in ((False, row_pass), (True, column_pass)):
+        if (pass_ := make(function, needs)) is None:
+            continue
+        outputs = _run(pass_, operand, by_column, given, width, storage)
+        for i, grad in zip(pass_.found, outputs, strict=True):
+            found[i] = grad.sum().reshape(1) if tensors[i].numel() == 1 and grad.numel() > 1 else grad
+    return found
+
+
+def _composed(
+    operand: SparseOperand, function: Function, needs: tuple[bool, ...], grads: Tensors, tensors: Tensors,
+    winners: Tensors, again: bool = True,
+) -> list[torch.Tensor | None]:  # fmt: skip
+    """Compute gradients by torch's operations; `again`: they have gradients themselves."""
+    wanted = [t for t, needed in zip(tensors, needs, strict=True) if needed]
+    if not wanted or not grads:
+        return [None] * len(tensors)
+    with dispatch.recording():
+        wide = [t.float() for t in tensors]
+        results, _ = compute(function, edges_of(operand), wide, [w.long() for w in winners])
+        given = [g.to(r.dtype) for g, r in zip(grads, results, strict=True)]
+        found = iter(torch.autograd.grad(results, wanted, given, create_graph=again, allow_unused=True))
+    return [next(found) if needed else None for needed in needs]
+
+
+class _EdgeFunction(dispatch.Operation):
+    """Applied to the tensors, the operand, the function, the dtype of the results, and the call."""
+
+    name = "aggregate_edges"
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        *tensors, _, _, _, run = arguments
+        return tuple(run(*tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, operand, ctx.function, _, _ = inputs
+        ctx.operand = dispatch.operand_at(operand)
+        winners = output[len(ctx.function.results) :]
+        ctx.mark_non_differentiable(*winners)
+        ctx.set_materialize_grads(False)
+        ctx.count = len(tensors)
+        ctx.save_for_backward(*tensors, *winners)
+
+    @staticmethod
+    @ranged("aggregate_edges_backward")
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Compute the gradients of the tensors."""
+        saved = alive(ctx.saved_tensors)
+        tensors, winners, needs = saved[: ctx.count], saved[ctx.count :], ctx.needs_input_grad[: ctx.count]
+        of_results = grads[: len(ctx.function.results)]
+        given = [None if g is None else dispatch.gradient("aggregate_edges", g) for g in of_results]
+        native = lambda: run_backward(ctx.operand, ctx.function, needs, given, tensors, winners)  # noqa: E731
+
+        def composed() -> Any:
+            function, results, taken = _of_results(ctx.function, given, winners)
+            return _composed(ctx.operand, function, needs, results, tensors, taken)
+
+        found = dispatch.native_or_composed((*given, *tensors), native, composed)
+        return *(g if needed else None for g, needed in zip(found, needs, strict=True)), *[None] * 4
+
+
+def run_function(
+    operand: SparseOperand, function: Function, tensors: Tensors, dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
+    """Compute a function over the edges of an operand. Differentiable, any number of times.
+
+    Args:
+        operand: [targets, sources]; edges that were repeated in `prepare` count as often as they were given.
+        function: what is computed.
+        tensors: for each of its inputs one on the operand's device, and last the map of a "mapped" one:
+            features [sources, F], [targets, F], [edges, F] (in the order of the edges given to `prepare`) in
+            the operand's storage type; in float32 numbers [sources], [targets], [edges], shared features [F]
+            and numbers [1], mapped numbers [edges, size] and the map [size, F].
+        dtype: of the results: the storage type, or float32.
+
+    Returns:
+        For each result [targets, F], or [edges, F].
+    """
+    bind = lambda: lambda *given: run_forward(operand, function, dtype, given)  # noqa: E731
+
+    def operator(*arguments: Any) -> Any:
+        *given, handle, _, _ = arguments
+        return torch.ops.gnnsparse.aggregate_edges(given, handle, function.text, dtype)
+
+    found = dispatch.call(_EdgeFunction, operator, operand, tuple(tensors), bind, (function, dtype))
+    return tuple(found[: len(function.results)])
+
+
+def run_text(
+    operand: SparseOperand, text: str, tensors: Tensors, dtype: torch.dtype
+) -> Sequence[torch.Tensor]:
+    """Compute the function of a text, see `run_function`; behind the results there may be winners."""
+    if torch.compiler.is_compiling():
+        return torch.ops.gnnsparse.aggregate_edges(list(tensors), operand.handle, text, dtype)
+    return run_function(operand, function_from(text), tensors, dtype)
+
+
+# The operators, which torch.compile calls.
+
+
+def _fake(tensors: Tensors, operand: int, text: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    function, of = function_from(text), dispatch.operand_at(operand)
+    width, edges = _width(function, tensors), edges_of(of).target.numel()
+    new = functools.partial(torch.empty, device=tensors[0].device)
+    results = [
+        new(edges if how == "edge" else of.shape[0], width, dtype=dtype) for how, _ in function.results
+    ]
+    winners = [how for how, _ in function.results if how in _WINNERS]
+    return [*results, *(new(of.shape[0], width, dtype=torch.int32) for _ in winners)]
+
+
+def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+    tensors, operand, ctx.text, _ = inputs
+    ctx.operand, ctx.count = operand, len(tensors)
+    ctx.needs = [t.requires_grad for t in tensors]
+    ctx.save_for_backward(*tensors, *output[len(function_from(ctx.text).results) :])
+
+
+def _backward(ctx: Any, grads: Any) -> Any:
+    saved = list(ctx.saved_tensors)
+    tensors, winners = saved[: ctx.count], saved[ctx.count :]
+    given = [g.contiguous() for g in grads[: len(function_from(ctx.text).results)]]
+    found = torch.ops.gnnsparse.aggregate_edges_grad(
+        given, tensors, winners, ctx.operand, ctx.text, ctx.needs
+    )
+    return [g if needed else None for g, needed in zip(found, ctx.needs, strict=True)], None, None, None
+
+
+def _run_grad(
+    grads: Tensors, tensors: Tensors, winners: Tensors, operand: int, text: str, needs: list[bool]
+) -> list[torch.Tensor]:
+    of = dispatch.operand_at(operand)
+    found = run_backward(of, function_from(text), tuple(needs), grads, tensors, winners)
+    return [
+        t.new_empty(0) if not needed else torch.zeros_like(t) if g is None else g.to(t.dtype)
+        for g, t, needed in zip(found, tensors, needs, strict=True)
+    ]
+
+
+dispatch.register(
+    "aggregate_edges(Tensor[] tensors, int operand, str function, ScalarType dtype) -> Tensor[]",
+    lambda tensors, operand, text, dtype: run_forward(
+        dispatch.operand_at(operand), function_from(text), dtype, tensors
+    ),
+    _fake,
+    _setup,
+    _backward,
+)
+dispatch.register(
+    "aggregate_edges_grad(Tensor[] grads, Tensor[] tensors, Tensor[] winners, int operand, str function, "
+    "bool[] needs) -> Tensor[]",
+    _run_grad,
+    lambda grads, tensors, winners, operand, text, needs: [
+        t.new_empty(t.shape if needed else 0) for t, needed in zip(tensors, needs, strict=True)
+    ],
+)
