@@ -9,6 +9,7 @@ import torch as _torch  # noqa: F401  (before the native module, which shares to
 from gnnsparse.inference import load
 from gnnsparse.ops import (
     StoredFeatures,
+    aggregate_edges,
     attention,
     edge_softmax,
     graph_attention,
@@ -36,6 +37,7 @@ __all__ = [
     "SparseGraph",
     "SparseOperand",
     "StoredFeatures",
+    "aggregate_edges",
     "attention",
     "edge_softmax",
     "fit",

@@ -1,4 +1,4 @@
-"""Operations on prepared operands: SpMM, SDDMM, softmax over edges and attention.
+"""Operations on prepared operands: SpMM, SDDMM, softmax over edges, attention, and functions over edges.
 
 An operation of several files has a folder, which is found by itself: the functions in the `__all__` of its
 `api` can be imported from this package.
@@ -10,13 +10,15 @@ import pkgutil
 from gnnsparse.errors import bad_value
 from gnnsparse.ops import tuning as _tuning  # noqa: F401  (binds SparseOperand.tune)
 from gnnsparse.ops.attention.api import attention, graph_attention
+from gnnsparse.ops.edges.api import aggregate_edges
 from gnnsparse.ops.products import sddmm, spmm
 from gnnsparse.ops.softmax import edge_softmax
 from gnnsparse.ops.spmm_quantized import StoredFeatures, store_features
 
 # Type checkers know the names that are imported above; operations of other folders are found at run time.
 __all__ = [
-    "StoredFeatures", "attention", "edge_softmax", "graph_attention", "sddmm", "spmm", "store_features",
+    "StoredFeatures", "aggregate_edges", "attention", "edge_softmax", "graph_attention", "sddmm", "spmm",
+    "store_features",
 ]  # fmt: skip
 
 

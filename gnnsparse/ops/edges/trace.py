@@ -78,10 +78,15 @@ class Traced:
         self.sources: list[Source] = []
         self.map: Source = None
         self._code = Code(_MOST_INPUTS)
-        self._known: dict[tuple[Any, ...], int] = {}
+        self._known: dict[Any, int] = {}
+        self._widths: dict[int, str] = {}  # numbers of features, and an argument that has so many
         found = message(**{form.name: _Symbol(self, form) for form in forms})
         self.is_tuple = isinstance(found, (tuple, list))
         results = [self._value(x) for x in (found if self.is_tuple else [found])]
+        if len(self._widths) > 1:
+            (first, one), (second, other) = list(self._widths.items())[:2]
+            problem = f"mixes features of widths {first} and {second} ({one} and {other})"
+            bad_value("message", f"{problem}; accepted: one width, and single numbers")
         moved = lambda v: v if v < _MOST_INPUTS else v - _MOST_INPUTS + len(self.inputs)  # noqa: E731
         self.results = [moved(value) for value in results]
         self.steps = tuple(s._replace(values=tuple(map(moved, s.values))) for s in self._code.steps)
@@ -126,6 +131,8 @@ class Traced:
             problem = f"uses {form.name or 'a tensor'} elementwise, which is none of features"
             bad_value("message", f"{problem}; accepted: floating-point [.., features]")
         is_number = form.dim == least or form.width == 1
+        if not is_number:
+            self._widths.setdefault(form.width, form.name or "a tensor")
         return self._add((id(source) if isinstance(source, torch.Tensor) else source), source,
                          Input(side, "number" if is_number else "features"))  # fmt: skip
 
@@ -145,6 +152,7 @@ class Traced:
             bad_value(
                 "message", f"puts {x.name} through a weight that does not fit; accepted: [F, {x.width}]"
             )
+        self._widths.setdefault(form.rows, "a weight")
         found = self._mapped(("linear", x.name, of_weight), x.name, of_weight, x.width)
         return found if bias is None else found + bias
 
@@ -156,6 +164,7 @@ class Traced:
         )
         if form.dim != 2 or x.dim != 1:
             bad_value("message", f"looks up {x.name} of {x.dim} dimensions; accepted: [edges] in [rows, F]")
+        self._widths.setdefault(form.width, "a table")
         chosen, weight = ("one_hot", x.name, form.rows), ("transposed", table)
         return self._mapped(("lookup", x.name, table), chosen, weight, form.rows)
 

@@ -1,0 +1,369 @@
+"""gnnsparse.aggregate_edges against the same messages on plain tensors, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.ops.edges.trace import fixed, side_of
+from gnnsparse.testing import assert_all_accurate, with_gradients
+from tests.helpers import PRECISIONS
+
+Arguments = dict[str, torch.Tensor]
+
+# Messages. They compute the same of plain tensors, which is what their results are compared with.
+
+
+@fixed
+def gine(x_j: Any, a_ij: Any, weight: Any, bias: Any) -> Any:
+    return (x_j + F.linear(a_ij, weight, bias)).relu()
+
+
+def gated(k_i: Any, q_j: Any, v_j: Any, e_ij: Any) -> Any:
+    return torch.sigmoid(k_i + q_j + e_ij) * v_j
+
+
+def crystal(f_i: Any, f_j: Any, s_i: Any, s_j: Any) -> Any:
+    return torch.sigmoid(f_i + f_j) * F.softplus(s_i + s_j)
+
+
+def film(x_j: Any, gamma_i: Any, beta_i: Any) -> Any:
+    return F.elu(gamma_i * x_j + beta_i, alpha=0.5)
+
+
+def weighted(x_j: Any, w_ij: Any, p_i: Any, p_j: Any, scale: Any) -> Any:
+    return torch.tanh(x_j) * w_ij * (p_i - p_j) * scale
+
+
+def many(x_i: Any, x_j: Any, vector: Any) -> Any:
+    y = torch.where(x_i > x_j, F.leaky_relu(x_i - x_j, 0.2), (x_j * vector).square())
+    y = y + F.gelu(x_j) + F.silu(x_i) + torch.maximum(x_i, vector) - x_j.abs() / (1.5 + torch.cos(x_i))
+    return (y + torch.exp(-x_j.square())).clamp(-3, 3) - 2.0 * torch.log1p(x_i.abs()) + (x_j**3).sin() / 4
+
+
+def bonds(x_j: Any, kind_ij: Any, table: Any) -> Any:
+    return x_j * F.embedding(kind_ij, table)
+
+
+MESSAGES: dict[Callable[..., Any], dict[str, int]] = {  # with the features of each argument; 0: a number
+    gine: {"x_j": 1, "a_ij": 5, "weight": -5, "bias": 1},
+    gated: {"k_i": 1, "q_j": 1, "v_j": 1, "e_ij": 1},
+    crystal: {"f_i": 1, "f_j": 1, "s_i": 1, "s_j": 1},
+    film: {"x_j": 1, "gamma_i": 1, "beta_i": 1},
+    weighted: {"x_j": 1, "w_ij": 0, "p_i": 0, "p_j": 0, "scale": 0},
+    many: {"x_i": 1, "x_j": 1, "vector": 1},
+    bonds: {"x_j": 1, "kind_ij": -1, "table": -4},
+}
+REDUCTIONS = ("sum", "mean", "max", "min", "var", "std", "softmax", "none")
+
+
+def graph(targets: int, sources: int, edges: int, device: str, precision: str = "fp32") -> Any:
+    """An operand, and int64 (source, target) of its edges: some are repeated, and some targets have none."""
+    source = torch.randint(0, max(sources, 1), (edges,))
+    target = torch.randint(0, max(targets - 2, 1), (edges,))
+    if edges:
+        source[: edges // 8], target[: edges // 8] = source[0], target[0]
+    edge_index = torch.stack([source, target])
+    made = SparseGraph.from_edge_index(edge_index, (sources, targets))
+    return gnnsparse.prepare(made, precision=precision, cache=False).to(device), edge_index
+
+
+def arguments_of(
+    message: Callable[..., Any], a: Any, width: int, dtype: torch.dtype = torch.float32
+) -> Arguments:
+    sizes = {"source": a.shape[1], "target": a.shape[0], "edge": a.num_edges}
+    found = {}
+    for name, size in MESSAGES[message].items():
+        side = side_of(name)
+        if name == "kind_ij":
+            found[name] = torch.randint(0, 4, (a.num_edges,), device=a.device)
+            continue
+        if side == "shared":
+            shape = (width, -size) if size < -4 else (-size, width) if size < 0 else (width,) if size else ()
+        else:
+            shape = (sizes[side], size if size > 1 else width) if size else (sizes[side], 1)
+        found[name] = torch.randn(shape, device=a.device).to(dtype).requires_grad_()
+    return found
+
+
+def plain(
+    message: Callable[..., Any], edges: torch.Tensor, targets: int, reduce: str, given: Arguments,
+    temperature: Any = 1.0,
+) -> torch.Tensor:  # fmt: skip
+    """What aggregate_edges is to compute, by torch's operations in the dtype of the arguments."""
+    source, target = edges
+    places = {"source": source, "target": target}
+    gathered = {
+        name: x.index_select(0, places[side_of(name)]) if side_of(name) in places else x
+        for name, x in given.items()
+    }
+    terms = message(**gathered)
+    if reduce == "none":
+        return terms
+    zeros = terms.new_zeros(targets, terms.shape[1])
+    index = target[:, None].expand_as(terms)
+    if reduce in ("max", "min"):
+        return zeros.scatter_reduce(0, index, terms, f"a{reduce}", include_self=False)
+    if reduce == "softmax":
+        exponent = terms * temperature
+        top = zeros.scatter_reduce(0, index, exponent.detach(), "amax", include_self=False)
+        weight = (exponent - top[target]).exp()
+        total = zeros.index_add(0, target, weight)
+        return zeros.index_add(0, target, weight * terms / total[target])
+    total = zeros.index_add(0, target, terms)
+    if reduce == "sum":
+        return total
+    counts = target.bincount(minlength=targets).clamp(min=1).to(terms.dtype)[:, None]
+    mean = total / counts
+    if reduce == "mean":
+        return mean
+    variance = zeros.index_add(0, target, terms * terms) / counts - mean * mean
+    return variance if reduce == "var" else variance.clamp(min=1e-5).sqrt().masked_fill(variance <= 1e-5, 0.0)
+
+
+def compared(message: Callable[..., Any], a: Any, edges: torch.Tensor, reduce: str, given: Arguments) -> None:
+    """Compare results and all gradients with those of plain operations in the same dtype, and in float64."""
+    names = [name for name, x in given.items() if x.is_floating_point()]
+    more = {name: x for name, x in given.items() if name not in names}
+    edges = edges.to(a.device)
+
+    def of(run: Callable[..., Any], dtype: torch.dtype | None) -> list[torch.Tensor]:
+        leaves = [given[name] if dtype is None else given[name].to(dtype) for name in names]
+        return with_gradients(lambda *x: run(**dict(zip(names, x, strict=True)), **more), leaves)
+
+    def theirs(**x: torch.Tensor) -> torch.Tensor:
+        return plain(message, edges, a.shape[0], reduce, x)
+
+    ours = functools.partial(gnnsparse.aggregate_edges, a, message, reduce=reduce)
+    assert_all_accurate(of(ours, None), of(theirs, None), lambda: of(theirs, torch.float64))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max", "none"])
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages(device: str, message: Callable[..., Any], reduce: str) -> None:
+    torch.manual_seed(1)
+    a, edges = graph(19, 23, 150, device)
+    compared(message, a, edges, reduce, arguments_of(message, a, 12))
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_reductions(device: str, reduce: str) -> None:
+    torch.manual_seed(2)
+    a, edges = graph(30, 11, 260, device)
+    compared(gated, a, edges, reduce, arguments_of(gated, a, 7))
+
+
+@pytest.mark.parametrize("width", [1, 3, 33, 128, 200])
+@pytest.mark.parametrize(("targets", "sources", "edges"), [(5, 1, 40), (1, 9, 30), (40, 40, 41)])
+def test_sizes(device: str, width: int, targets: int, sources: int, edges: int) -> None:
+    torch.manual_seed(width)
+    a, index = graph(targets, sources, edges, device)
+    compared(gine, a, index, "mean", arguments_of(gine, a, width))
+
+
+@pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
+@pytest.mark.parametrize("message", [gine, gated])
+def test_precisions(device: str, precision: str, message: Callable[..., Any]) -> None:
+    """A plain run rounds its arguments to the storage type, as operations on them do."""
+    torch.manual_seed(3)
+    a, edges = graph(25, 25, 200, device, precision)
+    given = arguments_of(message, a, 16, a.precision.storage)
+    compared(message, a, edges, "sum", given)
+    assert gnnsparse.aggregate_edges(a, message, **given).dtype == a.precision.storage
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_no_edges_and_no_rows(device: str, reduce: str) -> None:
+    for targets, sources in ((4, 3), (0, 3), (4, 0)):
+        a, _ = graph(targets, sources, 0, device)
+        given = arguments_of(gine, a, 6)
+        out = gnnsparse.aggregate_edges(a, gine, reduce=reduce, **given)
+        assert out.shape == (0 if reduce == "none" else targets, 6)
+        assert not out.any()
+        grads = torch.autograd.grad(out.sum(), list(given.values()))
+        assert not any(grad.any() for grad in grads)
+
+
+def test_several_at_once(device: str) -> None:
+    """One gather computes several reductions, and several messages, one of which is of edges."""
+    torch.manual_seed(4)
+    a, edges = graph(20, 20, 100, device)
+    x, e = (torch.randn(n, 8, device=device) for n in (20, 100))
+    found = gnnsparse.aggregate_edges(
+        a, lambda x_i, x_j, e_ij: x_i - x_j * e_ij, reduce=["mean", "std", "max"], x_i=x, x_j=x, e_ij=e
+    )
+    both = gnnsparse.aggregate_edges(
+        a, lambda x_i, x_j, e_ij: (e_ij + x_i + x_j, torch.sigmoid(e_ij) * x_j), reduce=("none", "sum"),
+        x_i=x, x_j=x, e_ij=e,
+    )  # fmt: skip
+    source, target = edges.to(device)
+    for reduce, out in zip(("mean", "std", "max"), found, strict=True):
+        want = plain(lambda x_i, x_j, e_ij: x_i - x_j * e_ij, edges.to(device), 20, reduce,
+                     {"x_i": x, "x_j": x, "e_ij": e})  # fmt: skip
+        torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(both[0], e + x[target] + x[source])
+    want = torch.zeros_like(x).index_add(0, target, torch.sigmoid(e) * x[source])
+    torch.testing.assert_close(both[1], want)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (9,)])
+def test_temperature(device: str, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(5)
+    a, edges = graph(12, 14, 90, device)
+    x = torch.randn(14, 9, device=device, requires_grad=True)
+    temperature = (torch.rand(shape, device=device) + 0.5).requires_grad_()
+    message = lambda x_j: 3.0 * x_j  # noqa: E731
+    out = gnnsparse.aggregate_edges(a, message, reduce="softmax", temperature=temperature, x_j=x)
+    want = plain(message, edges.to(device), 12, "softmax", {"x_j": x}, temperature)
+    grads, wanted = (torch.autograd.grad(y.square().sum(), (x, temperature)) for y in (out, want))
+    torch.testing.assert_close((out, *grads), (want, *wanted), rtol=1e-4, atol=1e-4)
+    number = gnnsparse.aggregate_edges(a, message, reduce="softmax", temperature=0.5, x_j=x)
+    torch.testing.assert_close(number, plain(message, edges.to(device), 12, "softmax", {"x_j": x}, 0.5))
+
+
+def test_large_exponents_of_softmax(device: str) -> None:
+    a, edges = graph(6, 5, 40, device)
+    x = 1e4 * torch.randn(5, 4, device=device)
+    out = gnnsparse.aggregate_edges(a, lambda x_j: x_j + 0.0, reduce="softmax", x_j=x)
+    torch.testing.assert_close(out, plain(lambda x_j: x_j, edges.to(device), 6, "softmax", {"x_j": x}))
+
+
+def test_gradients_of_gradients(device: str) -> None:
+    torch.manual_seed(6)
+    a, edges = graph(10, 10, 60, device)
+    given = arguments_of(gated, a, 4)
+    leaves = list(given.values())
+
+    def penalty(out: torch.Tensor) -> torch.Tensor:
+        grads = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        return sum((g.square().sum() for g in grads), start=out.new_zeros(()))
+
+    ours = penalty(gnnsparse.aggregate_edges(a, gated, **given))
+    theirs = penalty(plain(gated, edges.to(device), 10, "sum", given))
+    for found, want in zip(
+        torch.autograd.grad(ours, leaves), torch.autograd.grad(theirs, leaves), strict=True
+    ):
+        torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-3)
+
+
+def test_only_what_is_needed(device: str) -> None:
+    """An argument without a gradient has none, and the results without one change nothing."""
+    a, _ = graph(10, 10, 60, device)
+    given = arguments_of(gated, a, 4)
+    x = given["v_j"]
+    kept = {name: t.detach() for name, t in given.items() if name != "v_j"}
+    out, gates = gnnsparse.aggregate_edges(
+        a, lambda k_i, q_j, v_j, e_ij: (gated(k_i, q_j, v_j, e_ij), torch.sigmoid(e_ij)), v_j=x, **kept
+    )
+    (grad,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+    whole = torch.autograd.grad(gnnsparse.aggregate_edges(a, gated, **given).sum(), x)[0]
+    torch.testing.assert_close(grad, whole)
+    assert torch.autograd.grad(gates.sum(), x, allow_unused=True)[0] is None
+
+
+def test_added_loops_and_repeats(device: str) -> None:
+    """Self-loops that prepare added are edges, which have no rows; repeated edges count each."""
+    edges = torch.tensor([[0, 0, 1, 2, 2], [1, 1, 2, 0, 2]])
+    a = gnnsparse.prepare(edges, num_nodes=3, values="gcn", cache=False).to(device)
+    x = torch.randn(3, 5, device=device)
+    loops = torch.cat([edges, torch.tensor([[0, 1], [0, 1]])], dim=1).to(device)
+    for reduce in ("sum", "mean", "max"):
+        out = gnnsparse.aggregate_edges(a, lambda x_j: x_j.exp(), reduce=reduce, x_j=x)
+        want = plain(lambda x_j: x_j.exp(), loops, 3, reduce, {"x_j": x})
+        torch.testing.assert_close(out, want)
+    with pytest.raises(ValueError, match=r"^e_ij: has a row for each edge"):
+        gnnsparse.aggregate_edges(
+            a, lambda x_j, e_ij: x_j + e_ij, x_j=x, e_ij=torch.randn(5, 5, device=device)
+        )
+
+
+def test_compiled(device: str) -> None:
+    torch.manual_seed(7)
+    a, _ = graph(16, 16, 90, device)
+    given = arguments_of(gine, a, 8)
+    leaves = list(given.values())
+    step = lambda **x: gnnsparse.aggregate_edges(a, gine, reduce="mean", **x) * 2  # noqa: E731
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    want, found = step(**given), compiled(**given)
+    torch.testing.assert_close(found, want)
+    grads = [torch.autograd.grad(out.sum(), leaves) for out in (found, want)]
+    torch.testing.assert_close(*grads)
+    other = torch.compile(  # what may change from call to call runs between what is compiled
+        lambda x: gnnsparse.aggregate_edges(a, lambda x_j: x_j.tanh(), x_j=x) + 1, backend="aot_eager"
+    )
+    x = given["x_j"].detach()
+    torch.testing.assert_close(other(x), gnnsparse.aggregate_edges(a, lambda x_j: x_j.tanh(), x_j=x) + 1)
+
+
+def test_a_message_that_changes(device: str) -> None:
+    """Tensors and numbers from outside are read in each call."""
+    a, edges = graph(9, 9, 30, device)
+    x, outside = torch.randn(9, 4, device=device), {"scale": torch.ones(4, device=device), "power": 2}
+    message = lambda x_j: x_j ** outside["power"] * outside["scale"]  # noqa: E731
+    before = gnnsparse.aggregate_edges(a, message, x_j=x)
+    outside["scale"] = outside["scale"] * 3
+    torch.testing.assert_close(gnnsparse.aggregate_edges(a, message, x_j=x), 3 * before)
+    outside["power"] = 3
+    want = plain(lambda x_j: 3 * x_j**3, edges.to(device), 9, "sum", {"x_j": x})
+    torch.testing.assert_close(gnnsparse.aggregate_edges(a, message, x_j=x), want)
+
+
+def test_vmap_and_functional_gradients(device: str) -> None:
+    a, _ = graph(8, 8, 30, device)
+    x = torch.randn(3, 8, 4, device=device)
+    run = lambda x: gnnsparse.aggregate_edges(a, lambda x_j: x_j.tanh(), x_j=x)  # noqa: E731
+    torch.testing.assert_close(torch.vmap(run)(x), torch.stack([run(one) for one in x]))
+    grad = torch.func.grad(lambda x: run(x).square().sum())(x[0])
+    leaf = x[0].clone().requires_grad_()
+    torch.testing.assert_close(grad, torch.autograd.grad(run(leaf).square().sum(), leaf)[0])
+
+
+def refusals() -> Iterator[tuple[type[Exception], str, Callable[[Any, torch.Tensor], Any]]]:
+    call = gnnsparse.aggregate_edges
+    ones = torch.ones
+    yield (
+        TypeError,
+        "A: got a tensor of dtype torch.float32; accepted: a SparseOperand",
+        lambda a, x: call(x, gine, x_j=x),
+    )
+    yield TypeError, "message: got int; accepted: a function", lambda a, x: call(a, 3, x_j=x)
+    yield TypeError, "x_j: got list; accepted", lambda a, x: call(a, torch.tanh, x_j=[1])
+    yield ValueError, "x_j: has shape (5, 4); accepted: (6,) or (6, features)", lambda a, x: call(
+        a, lambda x_j: x_j.tanh(), x_j=ones(5, 4))  # fmt: skip
+    yield (
+        TypeError,
+        "x_j: got a tensor of dtype torch.float64",
+        lambda a, x: call(a, lambda x_j: x_j.tanh(), x_j=x.double()),
+    )
+    yield ValueError, "reduce: got 'prod'; accepted: sum, mean", lambda a, x: call(
+        a, lambda x_j: x_j.tanh(), reduce="prod", x_j=x)  # fmt: skip
+    yield ValueError, "reduce: has 2 names for 3 messages", lambda a, x: call(
+        a, lambda x_j: (x_j, x_j, x_j), reduce=("sum", "max"), x_j=x)  # fmt: skip
+    yield ValueError, "message: calls cumsum, which has no elementwise kernel", lambda a, x: call(
+        a, lambda x_j: torch.cumsum(x_j, 1), x_j=x)  # fmt: skip
+    yield AttributeError, "message: takes the attribute 'shape' of a tensor", lambda a, x: call(
+        a, lambda x_j: x_j * x_j.shape[0], x_j=x)  # fmt: skip
+    yield ValueError, "message: tests the value of a tensor", lambda a, x: call(
+        a, lambda x_j: x_j if x_j > 0 else 2 * x_j, x_j=x)  # fmt: skip
+    yield ValueError, "message: calls linear of something else than numbers of edges", lambda a, x: call(
+        a, lambda x_j: F.linear(x_j, ones(4, 4)), x_j=x)  # fmt: skip
+    yield ValueError, "message: puts e_ij through a weight that does not fit; ", lambda a, x: call(
+        a, lambda x_j, e_ij: x_j + F.linear(e_ij, ones(4, 2)), x_j=x, e_ij=ones(9, 3))  # fmt: skip
+    yield ValueError, "arguments: has none with a row for each", lambda a, x: call(a, lambda w: w, w=ones(4))
+    yield ValueError, "message: mixes features of widths 4 and 3", lambda a, x: call(
+        a, lambda x_j, y_i: x_j + y_i, x_j=x, y_i=ones(6, 3))  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "message", "call"), list(refusals()), ids=lambda value: str(value)[:40])
+def test_refused(error: type[Exception], message: str, call: Callable[[Any, torch.Tensor], Any]) -> None:
+    a = gnnsparse.prepare(torch.randint(0, 6, (2, 9)), num_nodes=6, cache=False)
+    with pytest.raises(error, match=f"^{re.escape(message)}"):
+        call(a, torch.randn(6, 4))
