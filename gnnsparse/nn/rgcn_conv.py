@@ -255,18 +255,23 @@ class RGCNConv(GraphLayer):
         apart = min(count * relations, edges) * width + relations * bases * features + _GATHER * edges
         return bases < relations and count * bases * width + _GATHER * edges * bases < apart
 
+    def relation_weights(self) -> torch.Tensor:
+        """Return the matrices of the relations, `weight` or made of the bases: [relations, in, out]."""
+        if self.comp is None:
+            return self.weight
+        return (self.comp @ self.weight.flatten(1)).unflatten(1, self.weight.shape[1:])
+
     def _of_neighbours(self, x: torch.Tensor | None, made: Relations) -> torch.Tensor:
         weight = self.weight
         if made.kinds is not None:
-            product = _mapped(x, weight).view(-1, weight.shape[0], self.out_channels)
+            product = mapped(x, weight).view(-1, weight.shape[0], self.out_channels)
             return spmm(made.operand, product, spmm(made.kinds, self.comp)).sum(1)  # type: ignore[arg-type]
-        if self.comp is not None:
-            weight = (self.comp @ weight.flatten(1)).unflatten(1, weight.shape[1:])
+        weight = self.relation_weights()
         if made.pairs is None:
-            return spmm(made.operand, _mapped(x, weight).view(-1, self.out_channels))
+            return spmm(made.operand, mapped(x, weight).view(-1, self.out_channels))
         if x is not None and x.is_floating_point():
             rows = spmm(made.select, x).split(made.counts)  # type: ignore[arg-type]
-            product = torch.cat([_mapped(of, w[None]) for of, w in zip(rows, weight, strict=True)])
+            product = torch.cat([mapped(of, w[None]) for of, w in zip(rows, weight, strict=True)])
         else:
             kind, place = made.pairs
             place = place if x is None else x.long()[place]
@@ -275,7 +280,7 @@ class RGCNConv(GraphLayer):
 
     def _with_root(self, out: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
         if self.root is not None:
-            out = out + _mapped(x, self.root[None])
+            out = out + mapped(x, self.root[None])
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def __repr__(self) -> str:
@@ -283,7 +288,7 @@ class RGCNConv(GraphLayer):
         return f"{type(self).__name__}({sizes})"
 
 
-def _mapped(x: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
+def mapped(x: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
     """Return the products of nodes with K matrices [K, in, out], side by side: [nodes, K * out].
 
     `x` are features, or places of the only 1 of each node's features, or None: that of node i is at i. Block-

@@ -145,9 +145,13 @@ CASES: dict[str, list[Case]] = {
     "MFConv": [of(*_BOTH)],
     "RGCNConv": [
         of(*_BOTH, 2, call=with_kinds), of(*_BOTH, 2, num_bases=2, call=with_kinds),
+        of(*_BOTH, 2, num_blocks=2, call=with_kinds), of(*_BOTH, 40, aggr="add", call=with_kinds),
+        of(*_BOTH, 2, aggr="max", call=with_kinds),
+    ],
+    "FastRGCNConv": [
+        of(*_BOTH, 2, call=with_kinds), of(*_BOTH, 40, num_bases=2, aggr="add", call=with_kinds),
         of(*_BOTH, 2, num_blocks=2, call=with_kinds),
     ],
-    "FastRGCNConv": [of(*_BOTH, 2, call=with_kinds)],
     "RGATConv": [of(*_BOTH, 2, call=with_kinds)],
     "SignedConv": [of(*_BOTH, True, call=with_edges("edges"))],
     "DNAConv": [of(WIDTH, call=lambda layer, x, g: layer(torch.stack([x, g.x0], 1), g.edges))],

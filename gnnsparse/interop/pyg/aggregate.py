@@ -47,14 +47,14 @@ REDUCTIONS = {
 #: The most forms of arguments of which a layer remembers what its message computes.
 _MOST_READINGS = 64
 #: Methods of MessagePassing that PyG calls between `propagate` and the sum, besides those that are read.
-_STEPS = {
-    name: getattr(MessagePassing, name)
+_STEPS = tuple(
+    name
     for name in (
         "_check_input", "_set_size", "_lift", "_collect", "_index_select", "_index_select_safe", "aggregate",
         "update",
     )
     if hasattr(MessagePassing, name)
-}  # fmt: skip
+)  # fmt: skip
 #: Methods of aggregations that PyG calls from there on.
 _REDUCING = (
     "__call__", "forward", "reduce", "assert_index_present", "assert_sorted_index",
@@ -179,13 +179,16 @@ def _reduction_of(aggregation: Any) -> str | None:
     return None
 
 
-def unsuitable(layer: Any) -> str | None:
-    """Return why no call of a layer can be a product, whatever its message; None: calls can be."""
+def unsuitable(layer: Any, of: Any = MessagePassing) -> str | None:
+    """Return why no call of a layer can be a product, whatever its message; None: calls can be.
+
+    Its steps have to be those of a class `of`.
+    """
     kind, own, aggregation = type(layer), layer.__dict__, layer.aggr_module
     if layer.flow != "source_to_target":
         return f"flow={layer.flow!r}"
-    for name, function in _STEPS.items():
-        if getattr(kind, name) is not function or name in own:
+    for name in _STEPS:
+        if getattr(kind, name) is not getattr(of, name) or name in own:
             return f"it overrides `{name}`"
     if _reduction_of(aggregation) is None:
         return f"its aggregation is {aggregation}"
@@ -330,14 +333,14 @@ def has_code(of: Any, name: str, code: Any) -> bool:
     return getattr(getattr(of, name), "__code__", None) is code
 
 
-def is_plain_compiled(layer: Any) -> bool:
-    """Return whether nothing is overridden between `propagate` and the sum, while torch.compile traces."""
-    if layer._explain or layer._decomposed_layers != 1 or unsuitable(layer) is not None:
+def is_plain_compiled(layer: Any, of: Any = MessagePassing) -> bool:
+    """Return whether all between `propagate` and the sum is that of a class, while torch.compile traces."""
+    if layer._explain or layer._decomposed_layers != 1 or unsuitable(layer, of) is not None:
         return False
     kind = next(kind for kind in REDUCTIONS if isinstance(layer.aggr_module, kind))
     return (
-        has_code(layer, "aggregate", MessagePassing.aggregate.__code__)
-        and has_code(layer, "update", MessagePassing.update.__code__)
+        has_code(layer, "aggregate", of.aggregate.__code__)
+        and has_code(layer, "update", of.update.__code__)
         and has_code(layer.aggr_module, "forward", kind.forward.__code__)
         and has_code(layer.aggr_module, "reduce", kind.reduce.__code__)
     )

@@ -1,4 +1,4 @@
-"""`forward` of PyG's attention layers by those of gnnsparse.nn, which share parameters and names with them.
+"""`forward` of PyG's layers of attention and relations, by those of gnnsparse.nn, which share parameters.
 
 A stand-in is a layer of gnnsparse.nn whose attributes are those of the PyG layer, the same dictionary: what
 is changed in the layer holds for its stand-in at once. What a layer of gnnsparse.nn has besides (its cached
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import conv
-from torch_geometric.nn.aggr import SumAggregation
+from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 from torch_geometric.nn.dense import Linear
 
 from gnnsparse.interop.models import FallbackError, precision_of
@@ -28,20 +28,17 @@ from gnnsparse.interop.pyg.aggregate import (
     unsuitable,
     watched,
 )
-from gnnsparse.interop.pyg.graphs import check_eager, memo
-from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
-from gnnsparse.nn.adjacency import Recipe
+from gnnsparse.interop.pyg.graphs import check_eager, memo, raw
+from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, RGCNConv, TransformerConv
+from gnnsparse.nn.adjacency import Recipe, with_types
 from gnnsparse.nn.edges import EdgeRecipe, joined
-from gnnsparse.nn.inputs import is_plain_linear
-from gnnsparse.ops import graph_attention
+from gnnsparse.nn.inputs import check_channels, is_plain_linear
+from gnnsparse.nn.rgcn_conv import RelationRecipe, mapped
+from gnnsparse.ops import graph_attention, spmm
 from gnnsparse.ops.dispatch import recording, register
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import alive
-
-#: How many times an attention gathers and stores what a product does, about.
-_GATHERS = 3
-#: Microseconds that a call takes more than PyG's on a tiny graph, with its gradient.
-_OVERHEAD = 200.0
+from gnnsparse.sparse.operand import SparseOperand
 
 
 @dataclass(frozen=True)
@@ -50,11 +47,14 @@ class _Memo:
 
     state: LayerState
     width: int
+    overhead: float
 
-    def adjacency(self, size: tuple[int, int], edges: Any, recipe: Recipe) -> Any:
+    def adjacency(self, size: tuple[int, int], edges: Any, recipe: Recipe, edge_type: Any = None) -> Any:
+        if edge_type is not None:
+            edges = memo.graph(edges).result(with_types, raw(edges), edge_type)
         graph = memo.graph(edges)
         by = self.state.settings
-        return graph.adjacency(edges, recipe, size, False, self.width, by, _OVERHEAD).adjacency
+        return graph.adjacency(edges, recipe, size, False, self.width, by, self.overhead).adjacency
 
     def resolve(self, size: tuple[int, int], edges: Any, weight: Any, recipe: Recipe) -> tuple[Any, Any]:
         made = self.adjacency(size, edges, recipe)
@@ -87,12 +87,39 @@ class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
     _maps = ("lin_key", "lin_query")
 
 
+class _Relational(_StandIn, RGCNConv):  # type: ignore[misc]
+    @property
+    def _channels(self) -> tuple[int, int]:  # type: ignore[override]
+        return check_channels(self.in_channels)
+
+    @property
+    def _is_mean(self) -> bool:
+        return isinstance(self.aggr_module, MeanAggregation)
+
+    def _with_root(self, out: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        # PyG adds up in torch's default dtype, or in that of the features if it is wider.
+        wide = torch.promote_types(out.dtype, torch.get_default_dtype())
+        return RGCNConv._with_root(self, out.to(wide), x)
+
+
+class _FastRelational(_Relational):
+    def _nodes(self, x: Any) -> Any:
+        sources, targets = super()._nodes(x)
+        if sources is not None and not sources.is_floating_point():
+            raise FallbackError("features that are integers, in whose place PyG takes the numbers of nodes")
+        return sources, targets
+
+    def _with_root(self, out: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        wide = out.dtype if self.bias is None else torch.promote_types(out.dtype, self.bias.dtype)
+        return RGCNConv._with_root(self, out.to(wide), x)
+
+
 #: The methods that say what a layer computes.
 _METHODS = ("forward", "message", "edge_update", "edge_updater")
 
 
 def is_own(base: type) -> type | None:
-    """Return the attention layer of PyG whose computation a class has, all methods unchanged, or None."""
+    """Return the class in `FUSED` whose computation a class has, all methods unchanged, or None."""
     for kind in FUSED:
         if issubclass(base, kind):
             same = all(getattr(base, name) is getattr(kind, name) for name in _METHODS)
@@ -100,8 +127,16 @@ def is_own(base: type) -> type | None:
     return None
 
 
-def unsuitable_attention(layer: Any) -> str | None:
-    """Return why no call of an attention layer can be fused; None: calls can be."""
+def is_whole(kind: type | None) -> bool:
+    """Return whether a call of a layer that is not fused is PyG's, without a product for each `propagate`.
+
+    A layer of relations passes messages over other edges in each, which it makes anew in each call.
+    """
+    return kind is not None and FUSED[kind].project is None
+
+
+def unsuitable_whole(layer: Any, kind: type) -> str | None:
+    """Return why no call of a layer that computes what PyG's `kind` does can be fused; None: calls can be."""
     if any(name in layer.__dict__ for name in _METHODS[1:]):
         return "a method was replaced in this layer"
     if "parametrizations" in layer._modules:
@@ -111,8 +146,8 @@ def unsuitable_attention(layer: Any) -> str | None:
         has_sizes = type(linear._parameters.get("weight")) is not UninitializedParameter
         if has_sizes and not is_plain_linear(linear, Linear):
             return f"its `{name}` is no plain linear layer, or has hooks"
-    why = unsuitable(layer)
-    if why is None and not isinstance(layer.aggr_module, SumAggregation):
+    why = unsuitable(layer, kind)
+    if why is None and not isinstance(layer.aggr_module, FUSED[kind].aggregations):
         why = f"its aggregation is {layer.aggr_module}"
     return why
 
@@ -129,28 +164,30 @@ def attend(
     try:
         if state.settings.convert == "auto":
             memo.check(edges)
-        if (why := watched(layer, edges) or unsuitable_attention(layer)) is not None:
+        if (why := watched(layer, edges) or unsuitable_whole(layer, kind)) is not None:
             raise FallbackError(why)
         check_eager()
         check_edges(edges)
         if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:
             raise FallbackError("weights are returned with an EdgeIndex")
         features = x[0] if isinstance(x, (tuple, list)) else x
+        if features is None or (isinstance(features, torch.Tensor) and not features.is_floating_point()):
+            features = layer._parameters.get("weight", features)  # its rows are then those of nodes
         if any(type(m.weight) is UninitializedParameter for m in _linear_maps(layer).values()):
             raise FallbackError("its parameters have no sizes yet")
         if not isinstance(features, torch.Tensor) or features.dtype not in PRECISIONS:
             raise FallbackError(f"features of dtype {getattr(features, 'dtype', None)}")
         precision, _ = precision_of(state.settings.precision, features)
-        width = layer.out_channels if kind in (conv.GATConv, conv.GATv2Conv) else features.shape[-1]
-        stand_in, _ = FUSED[kind]
+        width = features.shape[-1] if kind in (conv.TransformerConv, conv.AGNNConv) else layer.out_channels
+        stand_in, _, runs_on, gathers, overhead, _ = FUSED[kind]
         standing: Any = object.__new__(stand_in)
         object.__setattr__(standing, "__dict__", layer.__dict__)
         standing.precision = precision
-        standing._memo = _Memo(state, _GATHERS * width * getattr(layer, "heads", 1))
+        standing._memo = _Memo(state, gathers * width * getattr(layer, "heads", 1), overhead)
         out = stand_in.forward(standing, x, edges, *arguments, **options)
     except (FallbackError, TypeError, ValueError) as reason:
         return state.fall_back(reason if isinstance(reason, FallbackError) else FallbackError(str(reason)))
-    state.note(f"graph_attention, {precision.value}")
+    state.note(f"{runs_on}, {precision.value}")
     return out
 
 
@@ -158,12 +195,10 @@ def attend_compiled(
     layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
 ) -> Any:
     """`attend` while torch.compile traces; edge features, dropout and returned weights are left to PyG."""
-    if arguments or any(value is not None for value in options.values()):
-        return NOTHING
     if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor):
         return NOTHING
     same = all(has_code(layer, name, getattr(kind, name).__code__) for name in _METHODS[1:])
-    if not same or not is_plain_compiled(layer) or unsuitable_attention(layer) is not None:
+    if not same or not is_plain_compiled(layer, kind) or unsuitable_whole(layer, kind) is not None:
         return NOTHING
     if (layer.training and getattr(layer, "dropout", 0.0) > 0) or edges.layout != torch.strided:
         return NOTHING
@@ -171,7 +206,13 @@ def attend_compiled(
     if len(pair) != 2 or any(t is None or t.dtype not in PRECISIONS for t in pair):
         return NOTHING
     precision, _ = precision_of(state.settings.precision, pair[0])
-    if (projected := FUSED[kind][1](layer, *pair)) is None:
+    project = FUSED[kind].project
+    if project is None:
+        types = arguments[0] if arguments else options.get("edge_type")
+        return _related_compiled(layer, kind, *pair, edges, types, precision)
+    if arguments or any(value is not None for value in options.values()):
+        return NOTHING
+    if (projected := project(layer, *pair)) is None:
         return NOTHING
     q, k, v, att, score = projected
     how = getattr(layer, "add_self_loops", False), score, getattr(layer, "negative_slope", 0.0)
@@ -185,6 +226,19 @@ def attend_compiled(
     if layer.res is not None:
         y = y + layer.res(pair[1])
     return y if layer.bias is None else y + layer.bias
+
+
+def _related_compiled(
+    layer: Any, kind: type, x: torch.Tensor, to: torch.Tensor, edges: Any, types: Any, precision: Precision
+) -> Any:
+    """Compute a layer of relations while torch.compile traces, with the products of all nodes."""
+    if not isinstance(types, torch.Tensor) or types.dtype not in (torch.int64, torch.int32):
+        return NOTHING
+    stand_in, relations = FUSED[kind].stand_in, layer.num_relations
+    is_mean = isinstance(layer.aggr_module, MeanAggregation)
+    product = mapped(x, RGCNConv.relation_weights(layer)).view(-1, layer.out_channels)
+    how = x.shape[0], to.shape[0], relations, is_mean, precision.value
+    return stand_in._with_root(layer, torch.ops.gnnsparse.pyg_relations(product, edges, types, *how), to)
 
 
 def _gat(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...]:
@@ -218,13 +272,32 @@ def _agnn(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...] | No
     return scaled, unit.to(x.dtype), x[:, None], None, "dot"
 
 
-#: PyG's layers; their stand-ins; and what makes q, k, v, att and the score of features of sources and of
-#: targets in compiled code (None: PyG computes the call).
-FUSED: dict[type, tuple[Any, Callable[..., Any]]] = {
-    conv.GATConv: (_Gat, _gat),
-    conv.GATv2Conv: (type("_Gatv2", (_StandIn, GATv2Conv), {}), _gatv2),
-    conv.TransformerConv: (_Transformer, _transformer),
-    conv.AGNNConv: (type("_Agnn", (_StandIn, AGNNConv), {}), _agnn),
+class Fused(NamedTuple):
+    """How one of PyG's layers is computed as a whole.
+
+    `project` makes q, k, v, att and the score of features of sources and of targets in compiled code, or None
+    if PyG computes the call; a layer of relations has no `project`. A call gathers and stores `gathers` times
+    what a product does, about, and takes `overhead` microseconds more than PyG's on a tiny graph, with its
+    gradient.
+    """
+
+    stand_in: Any
+    project: Callable[..., Any] | None
+    runs_on: str = "graph_attention"
+    gathers: int = 3
+    overhead: float = 200.0
+    aggregations: tuple[type, ...] = (SumAggregation,)
+
+
+_SUMS: Any = (None, "spmm", 1, -300.0, (SumAggregation, MeanAggregation))
+#: PyG's layers that are computed as a whole; derived ones first.
+FUSED: dict[type, Fused] = {
+    conv.GATConv: Fused(_Gat, _gat),
+    conv.GATv2Conv: Fused(type("_Gatv2", (_StandIn, GATv2Conv), {}), _gatv2),
+    conv.TransformerConv: Fused(_Transformer, _transformer),
+    conv.AGNNConv: Fused(type("_Agnn", (_StandIn, AGNNConv), {}), _agnn),
+    conv.FastRGCNConv: Fused(_FastRelational, *_SUMS),
+    conv.RGCNConv: Fused(_Relational, *_SUMS),
 }
 
 
@@ -284,3 +357,58 @@ register(
     _run_grad,
     _fake_grad,
 )
+
+
+def _relations(
+    edges: torch.Tensor, types: torch.Tensor, sources: int, targets: int, relations: int, mean: bool,
+    precision: str,
+) -> tuple[SparseOperand, torch.Tensor | None]:  # fmt: skip
+    """Return the operand of edges with types, and which rows of a product it takes; None: all."""
+    known = memo.known(edges)
+    typed = with_types(edges, types) if known is None else known.result(with_types, edges, types)
+    recipe = RelationRecipe(relations, mean, False, Precision.parse(precision))
+    made = memo.adjacency(typed, recipe, (sources, targets), False)
+    return made.operand, None if made.pairs is None else made.pairs[1] * relations + made.pairs[0]
+
+
+def _run_related(product: torch.Tensor, edges: torch.Tensor, types: torch.Tensor, *how: Any) -> torch.Tensor:
+    operand, rows = _relations(edges, types, *how)
+    return spmm(operand, product if rows is None else product.index_select(0, rows))
+
+
+def _fake_related(product: torch.Tensor, edges: torch.Tensor, types: torch.Tensor, *how: Any) -> torch.Tensor:
+    return product.new_empty((how[1], product.shape[1]))
+
+
+def _run_related_grad(
+    grad: torch.Tensor, edges: torch.Tensor, types: torch.Tensor, *how: Any
+) -> torch.Tensor:
+    operand, rows = _relations(edges, types, *how)
+    found = spmm(operand.unquantized.T, grad.contiguous())
+    if rows is None:
+        return found
+    return found.new_zeros((how[0] * how[2], found.shape[1])).index_copy(0, rows, found)
+
+
+def _fake_related_grad(grad: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    return grad.new_empty((arguments[2] * arguments[4], grad.shape[1]))
+
+
+def _setup_related(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.how = inputs[3:]
+    ctx.save_for_backward(*inputs[1:3])
+
+
+def _backward_related(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    found = torch.ops.gnnsparse.pyg_relations_grad(grad, *alive(ctx.saved_tensors), *ctx.how)
+    return found, *(None,) * 7
+
+
+_RELATED = (
+    "Tensor product, Tensor edge_index, Tensor edge_type, SymInt sources, SymInt targets, SymInt relations, "
+    "bool mean, str precision"
+)
+register(
+    f"pyg_relations({_RELATED}) -> Tensor", _run_related, _fake_related, _setup_related, _backward_related
+)
+register(f"pyg_relations_grad({_RELATED}) -> Tensor", _run_related_grad, _fake_related_grad)

@@ -26,7 +26,7 @@ from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from gnnsparse.interop.models import FallbackError, precision_of
-from gnnsparse.interop.pyg.graphs import Remembered, check_eager, is_traced, memo, parts_of
+from gnnsparse.interop.pyg.graphs import MOST_RESULTS, Remembered, check_eager, is_traced, memo, parts_of
 from gnnsparse.nn.adjacency import Preparation, Recipe
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm
@@ -165,7 +165,7 @@ def _memoised(function: Callable[..., Any]) -> Callable[..., Any]:
             _note_gcn(edge_index, arguments, options, found)
         stored = tuple(_INPUT if r is edge_index else r for r in found)
         if all(r is _INPUT or _is_cached_safely(r, edge_index) for r in stored):
-            while len(graph.results) >= 8:
+            while len(graph.results) >= MOST_RESULTS:
                 graph.results.popitem(last=False)
             graph.results[key] = Remembered(stored, *tensors, *_tensors(stored))
         return found

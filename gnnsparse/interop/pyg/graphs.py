@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +22,8 @@ from gnnsparse.runtime.functorch import is_eager, outside
 from gnnsparse.runtime.hashing import digest
 from gnnsparse.runtime.memo import ForkLock
 
-#: The most adjacencies of a graph that are cached.
-_MOST_ADJACENCIES = 8
+#: The most adjacencies of a graph that are cached, and the most results of functions of its edges.
+_MOST_ADJACENCIES = MOST_RESULTS = 8
 #: What `accelerate` accepts as `convert`.
 CONVERSIONS = ("auto", "always")
 
@@ -197,6 +198,17 @@ class Graph:
         self.gcn: Remembered | None = None
         self.made: dict[Any, _Made] = {}
         self._problems: dict[Any, str] = {}
+
+    def result(self, function: Callable[..., Any], edges: Any, *tensors: torch.Tensor) -> Any:
+        """Return what a function makes of edges and tensors, cached as long as these are as they were."""
+        key = (function, *map(id, tensors))
+        known = self.results.get(key)
+        if known is None or not known.holds(*tensors):
+            while len(self.results) >= MOST_RESULTS:
+                self.results.popitem(last=False)
+            with outside():
+                known = self.results[key] = Remembered(function(edges, *tensors), *tensors)
+        return known.result
 
     def is_gcn(self, weight: torch.Tensor, nodes: int) -> bool:
         """Return whether a weight is D^-1/2 (A + I) D^-1/2 of so many nodes."""

@@ -26,7 +26,7 @@ from gnnsparse.interop.pyg.aggregate import (
     propagate_compiled,
     unsuitable,
 )
-from gnnsparse.interop.pyg.attention import attend, attend_compiled, is_own, unsuitable_attention
+from gnnsparse.interop.pyg.attention import FUSED, attend, attend_compiled, is_own, is_whole, unsuitable_whole
 from gnnsparse.interop.pyg.functions import is_sparse, multiplying, rebound
 from gnnsparse.interop.pyg.graphs import CONVERSIONS, Settings
 from gnnsparse.interop.pyg.message import NO_PRODUCT, arguments_of
@@ -152,7 +152,7 @@ def _make_propagate(base: Any) -> Callable[..., Any]:
 
 
 def _make_forward(kind: type | None, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a `forward` that counts as one call, and is fused attention if PyG's class `kind` is."""
+    """Make a `forward` that counts as one call, and is computed as a whole if PyG's class `kind` is."""
     fused = kind is not None
 
     @functools.wraps(plain)
@@ -217,7 +217,8 @@ def _class_for(base: Any) -> Any:
     methods: dict[str, Any] = rebound(base)
     kind = is_own(base)
     methods["forward"] = _make_forward(kind, methods.get("forward", base.forward))
-    methods["propagate"] = methods["_jinja_propagate"] = _make_propagate(base)
+    if not is_whole(kind):
+        methods["propagate"] = methods["_jinja_propagate"] = _make_propagate(base)
     namespace = {
         **methods,
         "__module__": base.__module__,
@@ -262,8 +263,9 @@ def refusal(layer: Any) -> str | None:
         return "it has a `propagate` of its own"
     if kind.__dict__.get("__reduce_ex__") is not None:
         return "its class is pickled in a way of its own"
-    if is_own(kind) is not None:
-        return unsuitable(layer) if unsuitable_attention(layer) is not None else None
+    if (own_kind := is_own(kind)) is not None:
+        why = unsuitable_whole(layer, own_kind)
+        return why if why is None or is_whole(own_kind) else unsuitable(layer)
     return unsuitable(layer) or (None if probe(layer) else NO_PRODUCT)
 
 
@@ -379,8 +381,10 @@ def report(model: torch.nn.Module) -> Report:
             fallbacks, runs_on = dict(state.fallbacks), "spmm"
             if fallbacks and not state.runs_on:
                 runs_on = "PyG"
-            elif type(module)._gnnsparse_kind is not None and unsuitable_attention(module) is None:
-                runs_on = "graph_attention"
+            elif (kind := type(module)._gnnsparse_kind) is not None and unsuitable_whole(
+                module, kind
+            ) is None:
+                runs_on = FUSED[kind].runs_on
             why = max(fallbacks, key=fallbacks.__getitem__) if runs_on == "PyG" else ""
             rows.append(Row(name, type(module).__name__, runs_on, why, dict(state.runs_on), fallbacks))
         elif isinstance(module, MessagePassing):
