@@ -9,6 +9,7 @@ from gnnsparse.nn.functional import dropout, pool_graphs
 from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
 from gnnsparse.nn.gcn_conv import GCNConv
 from gnnsparse.nn.gin_conv import GINConv
+from gnnsparse.nn.interaction import InteractionBlock
 from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.rgcn_conv import RGCNConv
 from gnnsparse.nn.sage_conv import GraphConv, SAGEConv
@@ -26,6 +27,7 @@ __all__ = [
     "GCNConv",
     "GINConv",
     "GraphConv",
+    "InteractionBlock",
     "KeyValueCache",
     "RGCNConv",
     "SAGEConv",

@@ -1,0 +1,187 @@
+"""The block of edge networks such as MeshGraphNet and GraphCast, found by `gnnsparse.nn`."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
+from gnnsparse.nn.adjacency import GraphLayer, check_precision
+from gnnsparse.nn.edges import EdgeRecipe
+from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_features, check_nodes, graph_size
+from gnnsparse.ops import aggregate_edges
+from gnnsparse.ops.edges.trace import fixed
+from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
+
+__all__ = ["InteractionBlock"]
+
+
+@fixed
+def _silu(p_i: Any, q_j: Any, r_ij: Any) -> Any:
+    return F.silu(p_i + q_j + r_ij)
+
+
+@fixed
+def _relu(p_i: Any, q_j: Any, r_ij: Any) -> Any:
+    return F.relu(p_i + q_j + r_ij)
+
+
+@fixed
+def _gelu(p_i: Any, q_j: Any, r_ij: Any) -> Any:
+    return F.gelu(p_i + q_j + r_ij)
+
+
+@fixed
+def _updated(e_ij: Any, change_ij: Any) -> Any:
+    new = e_ij + change_ij
+    return new, new
+
+
+#: Activations: the first layer of the edges' network with it, and the module for further layers.
+_ACTIVATIONS: dict[str, tuple[Any, type[torch.nn.Module]]] = {
+    "silu": (_silu, torch.nn.SiLU), "relu": (_relu, torch.nn.ReLU), "gelu": (_gelu, torch.nn.GELU),
+}  # fmt: skip
+
+
+def _network(sizes: list[int], act: type[torch.nn.Module], norm: bool) -> torch.nn.Sequential:
+    """Make linear layers between these sizes, with activations between them and a layer norm behind."""
+    layers: list[torch.nn.Module] = []
+    for i, (size, to) in enumerate(itertools.pairwise(sizes)):
+        layers += [*([act()] if i else []), torch.nn.Linear(size, to)]
+    return torch.nn.Sequential(*layers, *([torch.nn.LayerNorm(sizes[-1])] if norm else []))
+
+
+class InteractionBlock(GraphLayer):
+    """e'_ij = e_ij + f([e_ij, x_i, x_j]) and x'_i = x_i + g([x_i, sum_j e'_ij]), where f and g are networks.
+
+    The processor of "Learning Mesh-Based Simulation with Graph Networks" (Pfaff et al. 2021) and of GraphCast
+    (Lam et al. 2023). The first layer of f is split into maps of nodes and of edges, so that the features of
+    nodes are multiplied once a node and not once an edge, and what it has of an edge is added, and put
+    through the activation, in one pass over the edges; the new edges are written and summed in another.
+    Parameters are those of networks of concatenated features: `edge_mlp` and `node_mlp`, each linear layers
+    with activations between them (`0.weight` [hidden, sum of inputs], `2.weight`, ...) and a layer norm.
+
+    Args:
+        in_channels: features of a node, or a pair: of a source and of a target.
+        edge_dim: features of an edge.
+        hidden_channels: features between the layers of the networks; None: as many as of a target.
+        num_layers: linear layers of each network, at least 2.
+        act: the activation: "silu", "relu" or "gelu".
+        norm: whether each network ends in a layer norm.
+        recompute: whether the backward pass computes the networks of edges again, so that what is between
+            their layers is not stored for each edge.
+        precision: the argument of GCNConv.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        edge_dim: int,
+        hidden_channels: int | None = None,
+        num_layers: int = 2,
+        act: str = "silu",
+        norm: bool = True,
+        recompute: bool = True,
+        *,
+        precision: Precision | str | None = None,
+    ) -> None:
+        super().__init__(precision)
+        self.in_channels, self._channels = in_channels, check_channels(in_channels)
+        self.edge_dim = check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+        sources, targets = self._channels
+        hidden = targets if hidden_channels is None else hidden_channels
+        self.hidden_channels = check_integer("hidden_channels", hidden, most=MOST_FEATURES)
+        if check_integer("num_layers", num_layers) < 2:
+            bad_value("num_layers", f"got {num_layers}; accepted: an integer, at least 2")
+        self.act, self.recompute = act, check_flag("recompute", recompute)
+        self._first, module = _ACTIVATIONS[check_choice("act", act, tuple(_ACTIVATIONS))]
+        between, check = [hidden] * (num_layers - 1), check_flag("norm", norm)
+        self.edge_mlp = _network([edge_dim + targets + sources, *between, edge_dim], module, check)
+        self.node_mlp = _network([targets + edge_dim, *between, targets], module, check)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, and drop a cached operand."""
+        layers: list[Any] = [*self.edge_mlp, *self.node_mlp]
+        for layer in layers:
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+        self._memo.clear()
+
+    def forward(
+        self, x: torch.Tensor | Nodes, adj: SparseOperand | torch.Tensor, edge_attr: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the new features of targets and of edges.
+
+        Args:
+            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
+                features of sources and of targets.
+            adj: an edge_index [2, edges], see GCNConv.forward, or a SparseOperand [targets, sources], whose
+                weights are not used.
+            edge_attr: [edges, edge_dim], in the order of the edge_index, or of the edges that the operand was
+                prepared from.
+
+        Returns:
+            [targets, in_channels] and [edges, edge_dim].
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device.
+        """
+        first: Any = self.edge_mlp[0]
+        sources, targets = nodes = check_nodes(x, self._channels, first.weight)
+        if targets is None:
+            bad_value(
+                "x", "has no features of targets; accepted: a pair of both, or one tensor for all nodes"
+            )
+        edges = check_features("edge_attr", edge_attr, self.edge_dim, first.weight)
+        operand = self._operand(adj, graph_size(nodes, None, adj))
+        if edges.shape[0] != operand.num_edges:
+            bad_value("edge_attr", f"is of {edges.shape[0]} edges; accepted: {operand.num_edges}, all edges")
+        new, total = self._of_edges(operand, sources, targets, edges)
+        return targets + self.node_mlp(torch.cat([targets, total], dim=1)), new
+
+    def _operand(self, adj: Any, size: tuple[int, int]) -> SparseOperand:
+        if isinstance(adj, SparseOperand):
+            check_precision(adj, self.precision)
+            return adj
+        recipe = EdgeRecipe(False, self.precision or Precision.FP32)
+        operand: SparseOperand = self._memo.adjacency(size, adj, recipe).operand
+        return operand
+
+    def _of_edges(
+        self, operand: SparseOperand, sources: torch.Tensor, targets: torch.Tensor, edges: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the new features of edges, and their sums at targets."""
+
+        def change(*given: torch.Tensor) -> torch.Tensor:
+            first, *others = layers
+            of_edge, of_target, of_source = first.weight.split(
+                [self.edge_dim, targets.shape[1], sources.shape[1]], dim=1
+            )
+            e, x_i, x_j = given
+            hidden = aggregate_edges(
+                operand, self._first, reduce="none", p_i=F.linear(x_i, of_target, first.bias),
+                q_j=F.linear(x_j, of_source), r_ij=F.linear(e, of_edge),
+            )  # fmt: skip
+            for layer in others[1:]:  # the activation is the first one's
+                hidden = layer(hidden)
+            return hidden
+
+        layers: list[Any] = list(self.edge_mlp)
+        given = edges, targets, sources
+        again = self.recompute and torch.is_grad_enabled()
+        found: torch.Tensor = checkpoint(change, *given, use_reentrant=False) if again else change(*given)
+        new, total = aggregate_edges(operand, _updated, reduce=("none", "sum"), e_ij=edges, change_ij=found)
+        return new, total
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, edge_dim={self.edge_dim}, act={self.act})"
