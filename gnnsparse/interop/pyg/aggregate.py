@@ -7,6 +7,7 @@ edges themselves, and finds the operand when it runs.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,13 +49,15 @@ REDUCTIONS = {
 _MOST_READINGS = 64
 #: Methods of MessagePassing that PyG calls between `propagate` and the sum, besides those that are read.
 _STEPS = tuple(
-    name
-    for name in (
+    name for name in (
         "_check_input", "_set_size", "_lift", "_collect", "_index_select", "_index_select_safe", "aggregate",
         "update",
     )
     if hasattr(MessagePassing, name)
 )  # fmt: skip
+#: Returns these methods of a class.
+steps_of = operator.attrgetter(*_STEPS)
+_PLAIN_STEPS = steps_of(MessagePassing)
 #: Methods of aggregations that PyG calls from there on.
 _REDUCING = (
     "__call__", "forward", "reduce", "assert_index_present", "assert_sorted_index",
@@ -67,6 +70,7 @@ _HOOKS = tuple(
     for part in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
     for kind in ("_pre", "")
 )
+_hooks_of = operator.itemgetter(*_HOOKS)
 
 
 @dataclass
@@ -153,9 +157,9 @@ class LayerState:
 def watched(layer: Any, edges: Any) -> str | None:
     """Return why a call with these edges is PyG's own whatever the message is; None: it need not be."""
     own = layer.__dict__
-    for name in _HOOKS:
-        if own[name]:
-            return f"hooks are registered ({name.strip('_')})"
+    if any(_hooks_of(own)):
+        name = next(name for name in _HOOKS if own[name])
+        return f"hooks are registered ({name.strip('_')})"
     if _has_any_global_hook():
         return "hooks are registered for all modules"
     if isinstance(edges, EdgeIndex) and layer.fuse and layer.SUPPORTS_FUSED_EDGE_INDEX:
@@ -171,25 +175,34 @@ def watched(layer: Any, edges: Any) -> str | None:
 
 def _reduction_of(aggregation: Any) -> str | None:
     """Return the name in `REDUCTIONS` of an aggregation; None: it has none, or something was overridden."""
-    kind = type(aggregation)
+    kind, own = type(aggregation), aggregation.__dict__
+    if torch.compiler.is_compiling():
+        replaced = any(step in own for step in _REDUCING)
+    else:
+        replaced = not own.keys().isdisjoint(_REDUCING)
+    if replaced:
+        return None
+    if (name := REDUCTIONS.get(kind)) is not None:
+        return name
     for known, name in REDUCTIONS.items():  # torch.export puts objects of subclasses in the place of modules
-        if kind is known or issubclass(kind, known):
-            same = kind is known or all(getattr(kind, step) is getattr(known, step) for step in _REDUCING)
-            return name if same and not any(step in aggregation.__dict__ for step in _REDUCING) else None
+        if issubclass(kind, known):
+            return name if all(getattr(kind, step) is getattr(known, step) for step in _REDUCING) else None
     return None
 
 
-def unsuitable(layer: Any, of: Any = MessagePassing) -> str | None:
+def unsuitable(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS) -> str | None:
     """Return why no call of a layer can be a product, whatever its message; None: calls can be.
 
-    Its steps have to be those of a class `of`.
+    Its methods between `propagate` and the sum have to be `steps`.
     """
-    kind, own, aggregation = type(layer), layer.__dict__, layer.aggr_module
+    kind, own, aggregation = type(layer), layer.__dict__, layer._modules["aggr_module"]
     if layer.flow != "source_to_target":
         return f"flow={layer.flow!r}"
-    for name in _STEPS:
-        if getattr(kind, name) is not getattr(of, name) or name in own:
-            return f"it overrides `{name}`"
+    # Compared one after another where torch.compile watches, or something differs.
+    if torch.compiler.is_compiling() or not (steps_of(kind) == steps and own.keys().isdisjoint(_STEPS)):
+        for name, function in zip(_STEPS, steps, strict=True):
+            if getattr(kind, name) is not function or name in own:
+                return f"it overrides `{name}`"
     if _reduction_of(aggregation) is None:
         return f"its aggregation is {aggregation}"
     if is_watched(aggregation):
@@ -333,9 +346,9 @@ def has_code(of: Any, name: str, code: Any) -> bool:
     return getattr(getattr(of, name), "__code__", None) is code
 
 
-def is_plain_compiled(layer: Any, of: Any = MessagePassing) -> bool:
+def is_plain_compiled(layer: Any, of: Any = MessagePassing, steps: tuple[Any, ...] = _PLAIN_STEPS) -> bool:
     """Return whether all between `propagate` and the sum is that of a class, while torch.compile traces."""
-    if layer._explain or layer._decomposed_layers != 1 or unsuitable(layer, of) is not None:
+    if layer._explain or layer._decomposed_layers != 1 or unsuitable(layer, steps) is not None:
         return False
     kind = next(kind for kind in REDUCTIONS if isinstance(layer.aggr_module, kind))
     return (

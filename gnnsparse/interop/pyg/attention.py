@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric import EdgeIndex
-from torch_geometric.nn import conv
+from torch_geometric.nn import MessagePassing, conv
 from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 from torch_geometric.nn.dense import Linear
 
@@ -25,6 +25,7 @@ from gnnsparse.interop.pyg.aggregate import (
     check_edges,
     has_code,
     is_plain_compiled,
+    steps_of,
     unsuitable,
     watched,
 )
@@ -146,7 +147,7 @@ def unsuitable_whole(layer: Any, kind: type) -> str | None:
         has_sizes = type(linear._parameters.get("weight")) is not UninitializedParameter
         if has_sizes and not is_plain_linear(linear, Linear):
             return f"its `{name}` is no plain linear layer, or has hooks"
-    why = unsuitable(layer, kind)
+    why = unsuitable(layer, FUSED[kind].steps)
     if why is None and not isinstance(layer.aggr_module, FUSED[kind].aggregations):
         why = f"its aggregation is {layer.aggr_module}"
     return why
@@ -179,7 +180,7 @@ def attend(
             raise FallbackError(f"features of dtype {getattr(features, 'dtype', None)}")
         precision, _ = precision_of(state.settings.precision, features)
         width = features.shape[-1] if kind in (conv.TransformerConv, conv.AGNNConv) else layer.out_channels
-        stand_in, _, runs_on, gathers, overhead, _ = FUSED[kind]
+        stand_in, _, runs_on, gathers, overhead, *_ = FUSED[kind]
         standing: Any = object.__new__(stand_in)
         object.__setattr__(standing, "__dict__", layer.__dict__)
         standing.precision = precision
@@ -198,7 +199,11 @@ def attend_compiled(
     if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor):
         return NOTHING
     same = all(has_code(layer, name, getattr(kind, name).__code__) for name in _METHODS[1:])
-    if not same or not is_plain_compiled(layer, kind) or unsuitable_whole(layer, kind) is not None:
+    if (
+        not same
+        or not is_plain_compiled(layer, kind, FUSED[kind].steps)
+        or unsuitable_whole(layer, kind) is not None
+    ):
         return NOTHING
     if (layer.training and getattr(layer, "dropout", 0.0) > 0) or edges.layout != torch.strided:
         return NOTHING
@@ -287,17 +292,18 @@ class Fused(NamedTuple):
     gathers: int = 3
     overhead: float = 200.0
     aggregations: tuple[type, ...] = (SumAggregation,)
+    steps: tuple[Any, ...] = steps_of(MessagePassing)
 
 
-_SUMS: Any = (None, "spmm", 1, -300.0, (SumAggregation, MeanAggregation))
+_SUMS = SumAggregation, MeanAggregation
 #: PyG's layers that are computed as a whole; derived ones first.
 FUSED: dict[type, Fused] = {
     conv.GATConv: Fused(_Gat, _gat),
     conv.GATv2Conv: Fused(type("_Gatv2", (_StandIn, GATv2Conv), {}), _gatv2),
     conv.TransformerConv: Fused(_Transformer, _transformer),
     conv.AGNNConv: Fused(type("_Agnn", (_StandIn, AGNNConv), {}), _agnn),
-    conv.FastRGCNConv: Fused(_FastRelational, *_SUMS),
-    conv.RGCNConv: Fused(_Relational, *_SUMS),
+    conv.FastRGCNConv: Fused(_FastRelational, None, "spmm", 1, 0.0, _SUMS, steps_of(conv.FastRGCNConv)),
+    conv.RGCNConv: Fused(_Relational, None, "spmm", 1, -300.0, _SUMS),
 }
 
 
