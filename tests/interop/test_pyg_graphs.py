@@ -15,12 +15,12 @@ import torch
 
 import gnnsparse
 from gnnsparse.interop.models import IdentityMemo
-from gnnsparse.interop.pyg import functions, graphs
+from gnnsparse.interop.pyg import aggregate, functions, graphs
 from gnnsparse.interop.pyg.graphs import Settings, decide
 from gnnsparse.nn.adjacency import Preparation
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.precision import Precision
-from tests.interop.pyg_cases import both, interop, pyg
+from tests.interop.pyg_cases import both, interop, pyg, used
 from tests.interop.pyg_cases import edges_of as random_edges
 from tests.together import run_together
 
@@ -100,6 +100,32 @@ def test_results_that_somebody_changes_are_made_again() -> None:
     index, weight = kept(edges, None, NODES)
     assert graphs.memo.graph(index).is_gcn(weight, NODES)
     assert not graphs.memo.graph(index).is_gcn(weight, NODES + 1)  # which would have more self-loops
+
+
+def test_equal_calls_are_decided_once() -> None:
+    """What follows from the forms of arguments is found again when one of them is another."""
+    layer, x, edges, weight = pyg.GraphConv(8, 8), torch.randn(NODES, 8), edges_of(), torch.rand(200)
+    plain, ours = both(layer)
+    ours(x, edges), ours(x, edges, weight)
+    changes: list[tuple[int, Any]] = [
+        (0, lambda: None),
+        (0, lambda: edges.copy_(edges_of(seed=3))),
+        (2, lambda: (plain.train(False), ours.train(False))),
+        (2, lambda: (setattr(plain, "aggr_module", pyg.aggr.MeanAggregation()),
+                     setattr(ours, "aggr_module", pyg.aggr.MeanAggregation()))),
+        (2, lambda: interop.accelerate(ours, cache=False, convert="always")),
+        (2, lambda: x.resize_(NODES + 1, 8).fill_(1.0)),
+    ]  # fmt: skip
+    for times, change in changes:
+        change()
+        with mock.patch("gnnsparse.interop.pyg.aggregate._call", wraps=aggregate._call) as decided:
+            for _ in range(2):
+                torch.testing.assert_close(ours(x, edges), plain(x, edges))
+                torch.testing.assert_close(ours(x, edges, weight), plain(x, edges, weight))
+        assert decided.call_count == times
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ours(x, edges).dtype == plain(x, edges).dtype
+    assert used(ours)["spmm, mean, bf16"] == 1
 
 
 def test_tensors_of_inference_mode() -> None:

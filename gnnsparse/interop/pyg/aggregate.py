@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,26 +82,28 @@ class LayerState:
     #: What the message was read to be, by the form of its arguments and the layer's mode.
     readings: dict[tuple[Form, bool], Reading] = field(default_factory=dict)
     known: tuple[Reading, ...] = ()  # the readings that torch.compile can use, see Reading.attributes
+    #: How calls run, by the forms of their arguments.
+    calls: dict[Any, Product] = field(default_factory=dict)
     #: What the parts of the call of `forward` that runs now ran on (True), or why they were left to PyG.
     parts: list[tuple[bool, str]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was read: the code may be another where the layer is loaded."""
-        return {**self.__dict__, "readings": {}, "known": (), "parts": None}
+        return {**self.__dict__, "readings": {}, "known": (), "calls": {}, "parts": None}
 
     @property
     def is_weighted_only(self) -> bool:
         """Whether the message can have a weight, by which gcn_norm's edges of weight 0 do not count."""
         return any(r.message is not None and r.message.weight is not None for r in self.known)
 
-    def message(self, layer: Any, given: dict[str, Any], edges: int) -> Message | None:
-        """Return the product that the message of a call of `propagate` is; None: it is none."""
+    def reading(self, layer: Any, given: dict[str, Any], edges: int) -> Reading:
+        """Return what the message of a call of `propagate` is read to be."""
         form = form_of(layer, self.arguments, given, edges)
         reading = self.readings.get((form, layer.training))
         if reading is None or not reading.holds(layer):
             reading = read_message(layer, self.arguments, form)
             self.remember({(form, layer.training): reading})
-        return reading.message
+        return reading
 
     def remember(self, found: dict[tuple[Form, bool], Reading]) -> None:
         """Remember what a message was read to be."""
@@ -125,30 +125,22 @@ class LayerState:
 
     def _add(self, ran: bool, what: str) -> None:
         if self.parts is None:
-            self._count([(ran, what)])
+            self.count([(ran, what)])
         else:
             self.parts.append((ran, what))
 
-    @contextmanager
-    def one_call(self) -> Iterator[None]:
-        """Count what happens inside a `with` block as one call, whatever its parts."""
-        if self.parts is not None:  # a layer that calls itself
-            yield
-            return
-        self.parts = []
-        try:
-            yield
-        finally:
-            parts, self.parts = self.parts, None
-            if parts:
-                self._count(parts)
-
-    def _count(self, parts: list[tuple[bool, str]]) -> None:
-        ran, left = (
-            list(dict.fromkeys(what for is_ran, what in parts if is_ran is kind)) for kind in (True, False)
-        )
-        what = " and ".join(ran) + (f"; in part on PyG: {left[0]}" if left else "") if ran else left[0]
-        counts = self.runs_on if ran else self.fallbacks
+    def count(self, parts: list[tuple[bool, str]]) -> None:
+        """Count what happened in a call of the layer as one, whatever its parts."""
+        if len(parts) == 1:
+            ((has_run, what),) = parts
+        else:
+            ran, left = (
+                list(dict.fromkeys(what for is_ran, what in parts if is_ran is kind))
+                for kind in (True, False)
+            )
+            has_run = bool(ran)
+            what = " and ".join(ran) + (f"; in part on PyG: {left[0]}" if left else "") if ran else left[0]
+        counts = self.runs_on if has_run else self.fallbacks
         if what not in counts and len(counts) >= 16:
             what = "other reasons"
         counts[what] = counts.get(what, 0) + 1
@@ -249,18 +241,6 @@ def check_edges(edges: Any) -> torch.Tensor:
     return plain
 
 
-def _weight_of(found: Message, given: dict[str, Any], edges: int) -> torch.Tensor | None:
-    """Return the weights [edges] or [edges, heads] of a message, or None."""
-    if found.weight is None:
-        return None
-    weight = given[found.weight]
-    if weight.dtype not in PRECISIONS:
-        raise FallbackError(f"weights of dtype {weight.dtype}")
-    if not found.by_head:
-        return weight if weight.dim() == 1 else weight.reshape(edges)
-    return weight if weight.dim() == 2 else weight.reshape(edges, -1)
-
-
 def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
     """Compute PyG's `propagate` of a layer by a sparse product, or return NOTHING to leave it to PyG."""
     try:
@@ -269,18 +249,93 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
         if (why := watched(layer, edges) or unsuitable(layer)) is not None:
             raise FallbackError(why)
         check_eager()
-        plain = check_edges(edges)
-        found = state.message(layer, given, plain.shape[1])
-        if found is None:
-            raise FallbackError(NO_PRODUCT)
-        return _product(layer, state, edges, size, given, found)
+        key = _signature(layer, edges, size, given)
+        call = None if key is None else state.calls.get(key)
+        if call is None or call.settings is not state.settings or not call.reading.holds(layer):
+            call = _call(layer, state, edges, size, given)
+            if key is not None:
+                while len(state.calls) >= _MOST_READINGS:
+                    state.calls.pop(next(iter(state.calls)), None)
+                state.calls[key] = call
+        return call.run(state, edges, given)
     except FallbackError as reason:
         return state.fall_back(reason)
 
 
-def _product(
-    layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any], found: Message
-) -> torch.Tensor:
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _signature(layer: Any, edges: Any, size: Any, given: dict[str, Any]) -> Any:
+    """Return all that `_call` depends on besides what is compared in each call; None: it is not told here."""
+    if type(edges) is not torch.Tensor or not (size is None or type(size) is tuple):
+        return None
+    device = edges.device
+    found = [
+        layer.training, layer.node_dim, type(layer._modules["aggr_module"]), size, edges.shape, edges.dtype,
+        edges.layout, device,
+    ]  # fmt: skip
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device.type):
+        found.append(torch.get_autocast_dtype(device.type))
+    for name, value in given.items():
+        found.append(name)
+        for part in value if type(value) is tuple else (value,):
+            kind = type(part)
+            if kind in _PLAIN:
+                found += (part.dtype, part.shape, part.device, part.layout)
+            elif part is None or kind in (bool, int, float, str):
+                found += (kind, part)
+            else:
+                return None
+        found.append(type(value) is tuple)
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A call of `propagate` that is a sparse product, and what follows from the forms of its arguments."""
+
+    settings: Settings
+    reading: Reading
+    recipe: Aggregation
+    sizes: tuple[int, int]  # of sources and of targets
+    is_batch: bool  # features of several runs on one graph, [runs, nodes, width]
+    dtype: torch.dtype  # of the features in the product
+    weight_shape: tuple[int, ...] | None
+    #: How weights are used that gcn_norm made of the edges alone; None: they are used as others.
+    gcn: GcnRecipe | None
+    note: str
+
+    def run(self, state: LayerState, edges: Any, given: dict[str, Any]) -> torch.Tensor:
+        """Compute the product."""
+        found: Any = self.reading.message
+        x, recipe, weight = given[found.features], self.recipe, None  # type: Any, Any, Any
+        x = x[0] if isinstance(x, (tuple, list)) else x
+        if self.is_batch:
+            x = x.transpose(0, 1)
+        if x.dtype != self.dtype:
+            x = x.to(self.dtype)
+        graph = memo.graph(edges)
+        if found.weight is not None:
+            weight = given[found.weight]
+            if self.gcn is not None and graph.is_gcn(weight, self.sizes[0]):
+                recipe, weight = self.gcn, None
+            elif weight.shape != self.weight_shape:
+                weight = weight.reshape(self.weight_shape)
+        width = x.shape[1] if x.dim() == 2 else x.shape[1] * x.shape[2]
+        cached = graph.adjacency(edges, recipe, self.sizes, weight is not None, width, self.settings)
+        made, values = cached.adjacency, cached.values(weight)
+        state.note(self.note)
+        reduce = self.recipe.reduce
+        how = reduce if reduce in ("max", "min") else "sum"  # a mean's operand or values have been divided
+        out = spmm(made.operand, with_copies(x, made.copies), values, reduce=how)
+        return out.transpose(0, 1).contiguous() if self.is_batch else out
+
+
+def _call(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Product:
+    plain = check_edges(edges)
+    reading = state.reading(layer, given, plain.shape[1])
+    if (found := reading.message) is None:
+        raise FallbackError(NO_PRODUCT)
     x = given[found.features]
     x = x[0] if isinstance(x, (tuple, list)) else x
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
@@ -288,30 +343,26 @@ def _product(
     if x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim(), -2):
         raise FallbackError(f"features of shape {tuple(x.shape)}")
     is_batch = x.dim() == 3 and layer.node_dim == -2
-    if is_batch:  # features of several runs on one graph, [runs, nodes, width]
-        x = x.transpose(0, 1)
-    plain = raw(edges)
     if x.device != plain.device:
         raise FallbackError("features and edges are on two devices")
-    weight = _weight_of(found, given, plain.shape[1])
-    counts = _sizes(layer, state, edges, size, given)
-    if x.shape[0] != counts[0]:
+    sizes, shape, dtype = _sizes(layer, state, edges, size, given), None, x.dtype
+    if x.shape[int(is_batch)] != sizes[0]:
         raise FallbackError("features of sizes that PyG refuses")
     reduce = str(_reduction_of(layer.aggr_module))
     precision, cast = precision_of(state.settings.precision, x)
-    x = _cast(x, cast, weight)
-    recipe: Any = Aggregation(reduce, precision, apart=True)
-    usual = weight is not None and reduce == "sum" and not found.by_head and counts[0] == counts[1]
-    graph = memo.graph(edges)
-    if usual and graph.is_gcn(given[found.weight], counts[0]):  # type: ignore[index]
-        recipe, weight = GcnRecipe(True, 1.0, precision), None
-    width = x.shape[1] if x.dim() == 2 else x.shape[1] * x.shape[2]
-    cached = graph.adjacency(edges, recipe, counts, weight is not None, width, state.settings)
-    made, values = cached.adjacency, cached.values(weight)
-    state.note(f"spmm, {reduce}, {precision.value}")
-    how = reduce if reduce in ("max", "min") else "sum"  # a mean's operand or values have been divided
-    out = spmm(made.operand, with_copies(x, made.copies), values, reduce=how)
-    return out.transpose(0, 1).contiguous() if is_batch else out
+    if found.weight is not None:
+        weight = given[found.weight]
+        if weight.dtype not in PRECISIONS:
+            raise FallbackError(f"weights of dtype {weight.dtype}")
+        heads = weight.numel() // plain.shape[1]
+        shape = (plain.shape[1], heads) if found.by_head else (plain.shape[1],)
+        if not torch.is_autocast_enabled(x.device.type):
+            dtype = torch.promote_types(dtype, weight.dtype)
+    is_usual = found.weight is not None and reduce == "sum" and not found.by_head and sizes[0] == sizes[1]
+    return Product(
+        state.settings, reading, Aggregation(reduce, precision, apart=True), sizes, is_batch, cast or dtype,
+        shape, GcnRecipe(True, 1.0, precision) if is_usual else None, f"spmm, {reduce}, {precision.value}",
+    )  # fmt: skip
 
 
 def _cast(x: torch.Tensor, cast: torch.dtype | None, weight: torch.Tensor | None) -> torch.Tensor:

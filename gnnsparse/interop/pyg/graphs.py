@@ -165,10 +165,13 @@ class Remembered:
 
 
 class _Made:
-    """An adjacency of a graph, and the edge values that were computed last."""
+    """An adjacency of a graph, and the edge values that were computed last.
 
-    def __init__(self, adjacency: Any, is_full: bool) -> None:
-        self.adjacency, self.is_full = adjacency, is_full
+    `is_last`: no call will prepare it with more work.
+    """
+
+    def __init__(self, adjacency: Any, is_full: bool, is_last: bool) -> None:
+        self.adjacency, self.is_full, self.is_last = adjacency, is_full, is_last
         self._values: Remembered | None = None
 
     def values(self, weight: torch.Tensor | None) -> torch.Tensor | None:
@@ -222,7 +225,7 @@ class Graph:
         key = recipe, size, weighted, by.reorder
         made = self.made.get(key)
         self.products += 1
-        if made is not None and made.is_full:
+        if made is not None and made.is_last:
             return made
         if key in self._problems:
             raise FallbackError(self._problems[key])
@@ -257,7 +260,8 @@ class Graph:
                 raise FallbackError(str(problem)) from None
             while len(self.made) >= _MOST_ADJACENCIES:
                 self.made.pop(next(iter(self.made)))
-            made = self.made[key] = _Made(adjacency, is_full)
+            is_last = is_full or not (on_gpu or by.reorder != "none")
+            made = self.made[key] = _Made(adjacency, is_full, is_last)
             return made
 
 

@@ -161,9 +161,18 @@ def _make_forward(kind: type | None, plain: Callable[..., Any]) -> Callable[...,
         if torch.compiler.is_compiling():
             out = _attended(attend_compiled, self, kind, arguments, options) if fused else NOTHING
             return plain(self, *arguments, **options) if out is NOTHING else out
-        with state.one_call():
+        is_outer = state.parts is None  # else a layer calls itself
+        if is_outer:
+            parts: list[tuple[bool, str]] = []
+            state.parts = parts
+        try:
             out = _attended(attend, self, kind, arguments, options) if fused else NOTHING
             return plain(self, *arguments, **options) if out is NOTHING else out
+        finally:
+            if is_outer:
+                state.parts = None
+                if parts:
+                    state.count(parts)
 
     return forward
 
