@@ -200,7 +200,11 @@ class RGCNConv(GraphLayer):
             ValueError: an argument has another shape or device, or does not go with another one.
         """
         sources, targets = self._nodes(x)
-        size = self._count(sources, self._channels[0]), self._count(targets, self._channels[1])
+        channels = self._channels
+        size = (
+            channels[0] if sources is None else sources.shape[0],
+            channels[1] if targets is None else targets.shape[0],
+        )
         if isinstance(adj, SparseOperand):
             bad_type("adj", adj, "an edge_index [2, edges], whose edges have types")
         check_edges(adj)
@@ -237,10 +241,6 @@ class RGCNConv(GraphLayer):
             elif is_places and of_nodes.dim() != 1:
                 bad_value(name, f"has shape {tuple(of_nodes.shape)}; accepted: (nodes,), or features")
         return pair[0], pair[1]
-
-    @staticmethod
-    def _count(of_nodes: torch.Tensor | None, channels: int) -> int:
-        return channels if of_nodes is None else of_nodes.shape[0]
 
     def _is_by_bases(self, sources: torch.Tensor | None, count: int, edges: int) -> bool:
         """Return whether neighbours are summed for each basis, and not with the matrices of the relations.

@@ -33,7 +33,7 @@ from gnnsparse.interop.pyg.graphs import check_eager, memo, raw
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, RGCNConv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe, with_types
 from gnnsparse.nn.edges import EdgeRecipe, joined
-from gnnsparse.nn.inputs import check_channels, is_plain_linear
+from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.nn.rgcn_conv import RelationRecipe, mapped
 from gnnsparse.ops import graph_attention, spmm
 from gnnsparse.ops.dispatch import recording, register
@@ -91,7 +91,8 @@ class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
 class _Relational(_StandIn, RGCNConv):  # type: ignore[misc]
     @property
     def _channels(self) -> tuple[int, int]:  # type: ignore[override]
-        return check_channels(self.in_channels)
+        given: Any = self.in_channels
+        return given if isinstance(given, tuple) else (given, given)
 
     @property
     def _is_mean(self) -> bool:
@@ -182,9 +183,9 @@ def attend(
         width = features.shape[-1] if kind in (conv.TransformerConv, conv.AGNNConv) else layer.out_channels
         stand_in, _, runs_on, gathers, overhead, *_ = FUSED[kind]
         standing: Any = object.__new__(stand_in)
-        object.__setattr__(standing, "__dict__", layer.__dict__)
-        standing.precision = precision
-        standing._memo = _Memo(state, gathers * width * getattr(layer, "heads", 1), overhead)
+        found = _Memo(state, gathers * width * getattr(layer, "heads", 1), overhead)
+        for name, value in ("__dict__", layer.__dict__), ("precision", precision), ("_memo", found):
+            object.__setattr__(standing, name, value)  # a module looks for parameters among its attributes
         out = stand_in.forward(standing, x, edges, *arguments, **options)
     except (FallbackError, TypeError, ValueError) as reason:
         return state.fall_back(reason if isinstance(reason, FallbackError) else FallbackError(str(reason)))
