@@ -74,6 +74,11 @@ def _encoder() -> Case:
     return Case(lambda a, x: layer(x), batched=True, width=False, graph=False)
 
 
+def _interaction() -> Case:
+    layer = nn.InteractionBlock(WIDTH, 4)
+    return Case(lambda a, x: layer(x, a, x.new_ones(a.num_edges, 4))[0], width=False, values=None)
+
+
 def _accelerated() -> Case:
     from torch_geometric.nn import GCNConv
 
@@ -102,6 +107,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "`attention(A, q, k, v)`": lambda: Case(_attention, inputs=3, batched=True),
     '`graph_attention(A, q, k, v, score="dot")`': lambda: _graph_attention("dot"),
     '`graph_attention(A, q, k, v, score="cosine")`': lambda: _graph_attention("cosine"),
+    "`aggregate_edges(A, message, x_j=x)`": lambda: Case(
+        lambda a, x: gnnsparse.aggregate_edges(a, lambda x_j: x_j.tanh(), x_j=x)
+    ),
     "`nn.pool_graphs(x, ptr)`": lambda: Case(lambda a, x: pool_graphs(x, _PTR), graph=False),
     "`nn.GCNConv`": lambda: _layer(nn.GCNConv(WIDTH, 4)),
     "`nn.GCNConv`, with an `edge_index`": lambda: _layer(nn.GCNConv(WIDTH, 4), edges=True),
@@ -113,6 +121,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "`nn.GATv2Conv`": lambda: _layer(nn.GATv2Conv(WIDTH, 4)),
     "`nn.TransformerConv`": lambda: _layer(nn.TransformerConv(WIDTH, 4)),
     "`nn.AGNNConv`": lambda: _layer(nn.AGNNConv()),
+    "`nn.InteractionBlock`": _interaction,
     "`nn.TransformerEncoderLayer`": _encoder,
     "`accelerate(GCNConv)`, with an `edge_index`": _accelerated,
 }

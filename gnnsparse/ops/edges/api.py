@@ -30,7 +30,7 @@ def aggregate_edges(
     message: Callable[..., Any],
     *,
     reduce: str | Sequence[str] = "sum",
-    temperature: float | torch.Tensor = 1.0,
+    temperature: float | torch.Tensor | None = None,
     **arguments: torch.Tensor,
 ) -> Any:
     """Compute a message for each edge, feature by feature, and reduce the messages at each target.
@@ -53,7 +53,7 @@ def aggregate_edges(
             sequence has one for each of the returned tensors, or several for a single one, which share its
             computation. A target without edges gets 0.
         temperature: of "softmax", by which messages are multiplied in the exponent: a number, or a tensor of
-            one number or [F], which may need a gradient.
+            one number or [F], which may need a gradient; None: 1.
         **arguments: tensors whose names say whose rows they have: those that end in `_j` have a row for each
             source, in `_i` for each target, in `_ij` for each edge in the order of the edges given to
             `prepare`. Others are shared by all edges. float32, float16 or bfloat16 (`embedding`: int64)
@@ -87,8 +87,10 @@ def _aggregate(
         check_tensor("temperature", temperature, dtypes=FLOATS, device=operand.device)
         tensors["temperature"], temperature = materialised(temperature), None
     else:
-        temperature = check_number("temperature", temperature)
+        temperature = 1.0 if temperature is None else check_number("temperature", temperature)
     forms = tuple(Form.of(name, tensor) for name, tensor in tensors.items())
+    if "none" in ([reduce] if isinstance(reduce, str) else reduce):
+        _refuse_loops("reduce", 'gives "none" rows for edges', operand)
     how = message, forms, reduce if isinstance(reduce, str) else tuple(reduce), temperature
     return _run(_constant(*how) if is_fixed(message) else _Aggregation(*how).plan, operand, tensors, dtype)
 
@@ -100,12 +102,15 @@ def _checked(name: str, tensor: Any, operand: SparseOperand) -> torch.Tensor:
     check_tensor(name, tensor, dtypes=dtypes, device=operand.device)
     if rows is not None and (tensor.dim() not in (1, 2) or tensor.shape[0] != rows):
         bad_value(name, f"has shape {tuple(tensor.shape)}; accepted: ({rows},) or ({rows}, features)")
-    if side == "edge" and operand.added_loops is not None:
-        bad_value(
-            name, "has a row for each edge, and A has self-loops that prepare added, which have none; "
-            "accepted: an operand of the edges alone",
-        )  # fmt: skip
+    if side == "edge":
+        _refuse_loops(name, "has a row for each edge", operand)
     return materialised(tensor)
+
+
+def _refuse_loops(name: str, problem: str, operand: SparseOperand) -> None:
+    if operand.added_loops is not None:
+        why = "and A has self-loops that prepare added, which have none"
+        bad_value(name, f"{problem}, {why}; accepted: an operand of the edges alone")
 
 
 def _dtype_of(tensors: dict[str, torch.Tensor]) -> torch.dtype:

@@ -150,7 +150,7 @@ def run_forward(
     """Compute the results in a dtype, and behind them the winners, int32, of each "max" and "min"."""
     width = _width(function, tensors)
     if kernel_on(operand.device) is None:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(operand.device.type, enabled=False):
             results, found = compute(function, edges_of(operand), [t.float() for t in tensors])
         return [*(r.to(dtype) for r in results), *(w.to(torch.int32) for w in found)]
     pass_ = forward_pass(function)
@@ -214,7 +214,7 @@ def _composed(
     wanted = [t for t, needed in zip(tensors, needs, strict=True) if needed]
     if not wanted or not grads:
         return [None] * len(tensors)
-    with dispatch.recording():
+    with dispatch.recording(), torch.autocast(operand.device.type, enabled=False):
         wide = [t.float() for t in tensors]
         results, _ = compute(function, edges_of(operand), wide, [w.long() for w in winners])
         given = [g.to(r.dtype) for g, r in zip(grads, results, strict=True)]
@@ -301,7 +301,7 @@ def run_text(
 
 def _fake(tensors: Tensors, operand: int, text: str, dtype: torch.dtype) -> list[torch.Tensor]:
     function, of = function_from(text), dispatch.operand_at(operand)
-    width, edges = _width(function, tensors), edges_of(of).target.numel()
+    width, edges = _width(function, tensors), of.num_edges
     new = functools.partial(torch.empty, device=tensors[0].device)
     results = [
         new(edges if how == "edge" else of.shape[0], width, dtype=dtype) for how, _ in function.results

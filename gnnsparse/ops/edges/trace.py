@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -35,9 +36,11 @@ class Form(NamedTuple):
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> Form:
         """Return the form of a tensor."""
-        dim, is_shared = tensor.dim(), side_of(name) == "shared"
-        rows = tensor.shape[0] if dim and is_shared else -1
-        return cls(name, dim, rows, tensor.shape[-1] if dim else 1, tensor.is_floating_point())
+        # Sizes that torch.compile takes for variable are fixed by index().
+        dim = tensor.dim()
+        rows = operator.index(tensor.shape[0]) if dim and side_of(name) == "shared" else -1
+        width = operator.index(tensor.shape[-1]) if dim else 1
+        return cls(name, dim, rows, width, tensor.is_floating_point())
 
 
 #: Where the tensor of an input comes from: an argument of this name or a tensor from outside; or made of two

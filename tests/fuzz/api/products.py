@@ -9,10 +9,13 @@ from typing import Any
 import torch
 
 import gnnsparse
+from gnnsparse.ops.edges.schema import edges_of
+from gnnsparse.ops.edges.trace import side_of
 from tests.fuzz.api import env as tools
 from tests.fuzz.api.env import Env, check_close, check_equal, draw_dense, floor_of, root
 from tests.fuzz.common import Draw, Trial
 from tests.ops import attention_oracle as oracle
+from tests.ops.edge_messages import MESSAGES, REDUCTIONS, arguments_of, plain
 
 OPS = torch.ops.gnnsparse
 
@@ -237,3 +240,45 @@ def special_values(trial: Trial, env: Env, grads: bool) -> None:
     trial.check(torch.equal(~torch.isfinite(y[:, 2]), reached), f"{label}: rows that are not finite differ")
     rest = torch.cat([y[:, :2], y[:, 3:]], 1)
     trial.check(bool(torch.isfinite(rest).all()), f"{label}: other columns are not finite")
+
+
+def edge_functions(trial: Trial, env: Env, grads: bool) -> None:
+    """A message of random arguments, reduced in a random way, beside the same on plain tensors."""
+    draw, a = trial.draw, env.a
+    has_loops, reduce = a.added_loops is not None, draw.choice(REDUCTIONS[:-1])
+    messages = [
+        m for m, given in MESSAGES.items() if not (has_loops and any(n.endswith("_ij") for n in given))
+    ]
+    message, width = draw.choice(messages), draw.choice(tools.WIDTHS[:-3])
+    torch.manual_seed(draw.seed())
+    given = arguments_of(message, a, width, draw.choice(tools.FLOATS))
+    given = {name: x.detach().requires_grad_(grads and x.is_floating_point()) for name, x in given.items()}
+    label = f"aggregate_edges {env.name} {message.__name__} {reduce} F={width}"
+    y = trial.call(label, lambda: gnnsparse.aggregate_edges(a, message, reduce=reduce, **given))
+    edges, wanted = edges_of(a), []
+    for dtype in (torch.float32, torch.float64):
+        # What has F features is rounded to the operand's storage type.
+        rows = {
+            n: x.detach().to(a.precision.storage) if _is_rounded(n, x) else x.detach()
+            for n, x in given.items()
+        }
+        rows = {n: x.to(dtype) if x.is_floating_point() else x for n, x in rows.items()}
+        index = torch.stack([edges.source, edges.target])
+        wanted.append(plain(message, index, a.shape[0], reduce, rows))
+    trial.check(y.shape == wanted[1].shape, f"{label}: shape {tuple(y.shape)}")
+    if reduce not in ("var", "std") and y.numel():  # these cancel
+        scale = wanted[1].abs().max().expand(y.shape)
+        floor = floor_of(env.precision, y.dtype, 32)
+        check_close(trial, label, y, wanted[0].to(y.dtype), wanted[1], floor, scale)
+    if y.requires_grad and y.numel():
+        leaves = [x for x in given.values() if x.requires_grad]
+        found = trial.call(
+            f"{label} gradient", lambda: torch.autograd.grad(y.sum(), leaves, allow_unused=True)
+        )
+        for x, grad in zip(leaves, found, strict=True):
+            trial.check(grad is None or (grad.shape == x.shape and grad.dtype == x.dtype), f"{label}: {grad}")
+
+
+def _is_rounded(name: str, x: torch.Tensor) -> bool:
+    has_rows = side_of(name) != "shared" and name != "a_ij"
+    return has_rows and x.is_floating_point() and x.dim() > 1 and x.shape[1] > 1
