@@ -91,8 +91,6 @@ def test_every_message_is_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         lambda: adj @ x.double(),
         lambda: adj @ torch.randn(5, 4),
         lambda: prepare(values=torch.tensor([1e6, 1.0]), precision="fp16"),
-        lambda: prepare(format="hrpb"),
-        lambda: gnnsparse.sddmm(prepare(format="hrpb", precision="tf32"), x, x),
         lambda: operand_of(12345),
         lambda: GCNConv(4, 2)(x, adj),
         lambda: GATConv(4, 2)(x, adj),
