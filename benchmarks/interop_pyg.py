@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from gnnsparse.runtime.timing import CaptureError, measure
 
 NODES, EDGES, WIDTH = 50_000, 1_000_000, 64
 CHANNELS, CLASSES, HEADS = 128, 40, 8
+EDGE_DIM, RELATIONS = 8, 4
 LAYERS: dict[str, Callable[[], Any]] = {
     "GCN": lambda: pyg.GCNConv(WIDTH, WIDTH),
     "SAGE": lambda: pyg.SAGEConv(WIDTH, WIDTH),
@@ -43,6 +45,20 @@ CONVS: dict[str, Callable[[], Any]] = {
     "GAT": lambda: pyg.GATConv(CHANNELS, CHANNELS // HEADS, heads=HEADS),
     "GATv2": lambda: pyg.GATv2Conv(CHANNELS, CHANNELS // HEADS, heads=HEADS),
     "TransformerConv": lambda: pyg.TransformerConv(CHANNELS, CHANNELS // HEADS, heads=HEADS),
+    "GINE": lambda: pyg.GINEConv(torch.nn.Linear(CHANNELS, CHANNELS), edge_dim=EDGE_DIM),
+    "ResGated": lambda: pyg.ResGatedGraphConv(CHANNELS, CHANNELS),
+    "GEN": lambda: pyg.GENConv(CHANNELS, CHANNELS),
+    "PNA": lambda: pyg.PNAConv(
+        CHANNELS, CHANNELS, ["mean", "max", "min", "std"], ["identity", "amplification"], torch.arange(64)
+    ),
+    "CG": lambda: pyg.CGConv(CHANNELS),
+    "FiLM": lambda: pyg.FiLMConv(CHANNELS, CHANNELS),
+    "RGCN": lambda: pyg.RGCNConv(CHANNELS, CHANNELS, RELATIONS),
+}
+#: What layers take besides, for a number of edges.
+MORE: dict[str, Callable[[int, torch.device], torch.Tensor]] = {
+    "GINE": lambda edges, device: torch.randn(edges, EDGE_DIM, dtype=torch.float32, device=device),
+    "RGCN": lambda edges, device: torch.randint(RELATIONS, (edges,), dtype=torch.int64, device=device),
 }
 KINDS = (
     "pyg", "pyg compiled", "pyg captured", "fp32", "fp32 captured", "fp16", "fp16 captured",
@@ -79,14 +95,15 @@ def layers(repeats: int) -> Iterator[dict[str, Any]]:
 class Model(torch.nn.Module):
     """Three layers of one kind with ReLU between them, and a linear classifier."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, edges: int, device: torch.device) -> None:
         super().__init__()
+        self.more = [MORE[name](edges, device)] if name in MORE else []
         self.convs = torch.nn.ModuleList(CONVS[name]() for _ in range(3))
         self.lin = torch.nn.Linear(CHANNELS, CLASSES)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         for conv in self.convs:
-            x = F.relu(conv(x, edge_index))
+            x = F.relu(conv(x, edge_index, *self.more))
         return self.lin(x)
 
 
@@ -97,7 +114,7 @@ def step_of(kind: str, name: str, edge_index: torch.Tensor, nodes: int) -> dict[
         raise CaptureError("PyG selects edges by a mask in every call")
     torch.manual_seed(0)
     before = torch.cuda.memory_allocated(device)  # by compiled code and graphs of earlier models
-    model: Any = Model(name).to(device)
+    model: Any = Model(name, edge_index.shape[1], device).to(device)
     if kind == "pyg captured" and name == "GCN":
         for conv in model.convs:
             conv.cached = True
@@ -123,21 +140,22 @@ def step_of(kind: str, name: str, edge_index: torch.Tensor, nodes: int) -> dict[
     return {"layer": name, "name": kind, "nodes": nodes, "ms": ms, "loss": shown, "peak_gb": peak}
 
 
-def steps(device: torch.device) -> Iterator[dict[str, Any]]:
+def steps(
+    device: torch.device, names: list[str], graphs: list[str], kinds: list[str]
+) -> Iterator[dict[str, Any]]:
     """Training steps on a GPU."""
     graph = graph_like("arxiv_like", device=device)
     arxiv = torch.stack([graph.csr.indices.long(), graph.csr.row_index()])
     cora = torch.randint(0, CORA[0], (2, CORA[1]), device=device)
     for graph_name, edges, nodes in (("arxiv_like", arxiv, graph.num_rows), ("cora_like", cora, CORA[0])):
-        for name in CONVS:
-            for kind in KINDS:
-                torch.cuda.empty_cache()
-                try:
-                    yield {"graph": graph_name, **step_of(kind, name, edges, nodes)}
-                except (CaptureError, RuntimeError, torch._dynamo.exc.TorchDynamoException) as problem:
-                    # Out of memory; edges that PyG selects by a mask can't be captured, nor always compiled.
-                    why = str(problem).splitlines()[0]
-                    yield {"graph": graph_name, "layer": name, "name": kind, "ms": None, "error": why}
+        for name, kind in itertools.product(names, kinds if graph_name in graphs else []):
+            torch.cuda.empty_cache()
+            try:
+                yield {"graph": graph_name, **step_of(kind, name, edges, nodes)}
+            except (CaptureError, RuntimeError, torch._dynamo.exc.TorchDynamoException) as problem:
+                # Out of memory; edges that PyG selects by a mask can't be captured, nor always compiled.
+                why = str(problem).splitlines()[0]
+                yield {"graph": graph_name, "layer": name, "name": kind, "ms": None, "error": why}
 
 
 def main() -> None:
@@ -145,6 +163,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--parts", nargs="+", default=None, choices=["layers", "steps"])
+    parser.add_argument("--layers", nargs="+", default=list(CONVS), choices=list(CONVS), help="of the steps")
+    graphs = ["arxiv_like", "cora_like"]
+    parser.add_argument("--graphs", nargs="+", default=graphs, choices=graphs, help="of the steps")
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS), help="of the steps")
     arguments = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
@@ -152,7 +174,8 @@ def main() -> None:
     results: dict[str, Any] = {**describe_environment(device)}
     for part in parts:
         results[part] = []
-        for row in layers(arguments.repeats) if part == "layers" else steps(device):
+        chosen = arguments.layers, arguments.graphs, arguments.kinds
+        for row in layers(arguments.repeats) if part == "layers" else steps(device, *chosen):
             print(row, flush=True)
             results[part].append(row)
     if arguments.out is not None:
