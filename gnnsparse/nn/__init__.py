@@ -8,7 +8,7 @@ from gnnsparse.nn.attention_edges import edge_bias
 from gnnsparse.nn.functional import dropout, pool_graphs
 from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
 from gnnsparse.nn.gcn_conv import GCNConv
-from gnnsparse.nn.gin_conv import GINConv
+from gnnsparse.nn.gin_conv import GINConv, GINEConv
 from gnnsparse.nn.interaction import InteractionBlock
 from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.rgcn_conv import RGCNConv
@@ -26,6 +26,7 @@ __all__ = [
     "GATv2Conv",
     "GCNConv",
     "GINConv",
+    "GINEConv",
     "GraphConv",
     "InteractionBlock",
     "KeyValueCache",

@@ -233,6 +233,47 @@ class EdgeAttention(GraphLayer):
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
 
 
+class EdgeLayer(GraphLayer):
+    """A layer on `aggregate_edges`, which takes edges as they are given; no layer itself."""
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters of all modules anew, and drop a cached operand."""
+        for module in self.children():
+            reset(module)
+        self._memo.clear()
+
+    def _operand(self, adj: Any, size: tuple[int, int], self_loops: bool = False) -> SparseOperand:
+        """Return the operand of a call; of an edge_index with one self-loop for each node if `self_loops`."""
+        if isinstance(adj, SparseOperand):
+            check_precision(adj, self.precision)
+            return adj
+        recipe = EdgeRecipe(self_loops, self.precision or Precision.FP32)
+        operand: SparseOperand = self._memo.adjacency(size, adj, recipe).operand
+        return operand
+
+
+def reset(module: torch.nn.Module) -> None:
+    """Call `reset_parameters` of a module, or of those in it, as PyG."""
+    call = getattr(module, "reset_parameters", None)
+    if callable(call):
+        call()
+        return
+    for child in module.children():
+        reset(child)
+
+
+def edge_rows(
+    operand: SparseOperand, edge_attr: Any, features: int, parameter: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return edge features [edges, features], or raise; a single feature may have one dimension."""
+    if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
+        edge_attr = edge_attr[:, None]
+    edge_attr = check_features("edge_attr", edge_attr, features, parameter, device=operand.device)
+    if edge_attr.shape[0] != operand.num_edges:
+        bad_value("edge_attr", f"is of {edge_attr.shape[0]} edges; accepted: {operand.num_edges}, all edges")
+    return edge_attr
+
+
 def attend(
     edges: Edges,
     q: torch.Tensor,

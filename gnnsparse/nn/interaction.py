@@ -10,9 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
-from gnnsparse.nn.adjacency import GraphLayer, check_precision
-from gnnsparse.nn.edges import EdgeRecipe
-from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_features, check_nodes, graph_size
+from gnnsparse.nn.edges import EdgeLayer, edge_rows
+from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size
 from gnnsparse.ops import aggregate_edges
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
@@ -56,7 +55,7 @@ def _network(sizes: list[int], act: type[torch.nn.Module], norm: bool) -> torch.
     return torch.nn.Sequential(*layers, *([torch.nn.LayerNorm(sizes[-1])] if norm else []))
 
 
-class InteractionBlock(GraphLayer):
+class InteractionBlock(EdgeLayer):
     """e'_ij = e_ij + f([e_ij, x_i, x_j]) and x'_i = x_i + g([x_i, sum_j e'_ij]), where f and g are networks.
 
     The processor of "Learning Mesh-Based Simulation with Graph Networks" (Pfaff et al. 2021) and of GraphCast
@@ -108,14 +107,6 @@ class InteractionBlock(GraphLayer):
         self.edge_mlp = _network([edge_dim + targets + sources, *between, edge_dim], module, check)
         self.node_mlp = _network([targets + edge_dim, *between, targets], module, check)
 
-    def reset_parameters(self) -> None:
-        """Draw all parameters anew, and drop a cached operand."""
-        layers: list[Any] = [*self.edge_mlp, *self.node_mlp]
-        for layer in layers:
-            if hasattr(layer, "reset_parameters"):
-                layer.reset_parameters()
-        self._memo.clear()
-
     def forward(
         self, x: torch.Tensor | Nodes, adj: SparseOperand | torch.Tensor, edge_attr: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,20 +133,10 @@ class InteractionBlock(GraphLayer):
             bad_value(
                 "x", "has no features of targets; accepted: a pair of both, or one tensor for all nodes"
             )
-        edges = check_features("edge_attr", edge_attr, self.edge_dim, first.weight)
         operand = self._operand(adj, graph_size(nodes, None, adj))
-        if edges.shape[0] != operand.num_edges:
-            bad_value("edge_attr", f"is of {edges.shape[0]} edges; accepted: {operand.num_edges}, all edges")
+        edges = edge_rows(operand, edge_attr, self.edge_dim, first.weight)
         new, total = self._of_edges(operand, sources, targets, edges)
         return targets + self.node_mlp(torch.cat([targets, total], dim=1)), new
-
-    def _operand(self, adj: Any, size: tuple[int, int]) -> SparseOperand:
-        if isinstance(adj, SparseOperand):
-            check_precision(adj, self.precision)
-            return adj
-        recipe = EdgeRecipe(False, self.precision or Precision.FP32)
-        operand: SparseOperand = self._memo.adjacency(size, adj, recipe).operand
-        return operand
 
     def _of_edges(
         self, operand: SparseOperand, sources: torch.Tensor, targets: torch.Tensor, edges: torch.Tensor

@@ -1,0 +1,120 @@
+"""The layers on `aggregate_edges` against PyG's, in 16 bits, compiled, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.nn import GINEConv
+from tests.helpers import assert_same_results, named
+from tests.nn.pyg_layers import SQUARE, TALL, WIDE, edges, pair
+
+NONE = torch.empty(2, 0, dtype=torch.int64)
+SIZES = pytest.mark.parametrize("size", [SQUARE, WIDE, TALL], ids=str)
+
+
+def network(width: int = 6, out: int = 3) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(width, 8), torch.nn.Tanh(), torch.nn.Linear(8, out))
+
+
+def learned(module: Any) -> dict[str, torch.Tensor]:
+    return {name: p for name, p in named(module).items() if p.requires_grad}
+
+
+def compare(
+    layers: tuple[Any, Any], size: tuple[int, int], widths: tuple[int, int], edge_dim: int | None = None, *,
+    seed: int = 0, as_pair: bool = True,
+) -> None:  # fmt: skip
+    """Compare with repeated edges, as an edge_index and as an operand, and without any edge."""
+    ours, theirs = layers
+    for index in (edges(size, seed), NONE):
+        inputs = [torch.randn(count, width) for count, width in zip(size, widths, strict=True)][: 1 + as_pair]
+        inputs += [] if edge_dim is None else [torch.randn(index.shape[1], edge_dim)]
+        operand = gnnsparse.prepare(index, num_nodes=size, cache=False)
+        for adj in (index, operand):
+
+            def call(layer: Any, *given: torch.Tensor, adj: Any = adj, index: Any = index) -> torch.Tensor:
+                nodes, rest = (given[:2], given[2:]) if as_pair else (given[0], given[1:])
+                out: torch.Tensor = layer(nodes, index if layer is theirs else adj, *rest)
+                return out
+
+            assert_same_results(ours, theirs, call, inputs, parameters=learned)
+
+
+@SIZES
+@pytest.mark.parametrize("edge_dim", [None, 3, 20])
+@pytest.mark.parametrize("train_eps", [True, False])
+def test_gine(size: tuple[int, int], edge_dim: int | None, train_eps: bool) -> None:
+    layers = pair("GINEConv", network, eps=0.3, train_eps=train_eps, edge_dim=edge_dim)
+    compare(layers, size, (6, 6), edge_dim or 6)
+
+
+def edge_attr_of(size: int = 20) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Features of nodes, edges of which some are repeated, and 3 features of each."""
+    index = torch.randint(0, size - 4, (2, 60))
+    index[:, 5] = index[:, 6]
+    return torch.randn(size, 6), index, torch.randn(60, 3)
+
+
+#: Layers with edge features.
+WITH_EDGES: dict[str, Any] = {"GINEConv": lambda: GINEConv(network(), train_eps=True, edge_dim=3)}
+
+
+@pytest.mark.parametrize("name", WITH_EDGES)
+def test_compiled_whole(name: str) -> None:
+    """With an operand nothing is left to Python; gradients are those of the layer called as it is."""
+    layer, (x, index, attr) = WITH_EDGES[name](), edge_attr_of()
+    operand = gnnsparse.prepare(index, num_nodes=20, cache=False)
+    found = []
+    for run in (torch.compile(layer, fullgraph=True, backend="aot_eager"), layer):
+        given = [t.clone().requires_grad_() for t in (x, attr)]
+        out = run(given[0], operand, given[1])
+        found.append([out, *torch.autograd.grad(out.square().sum(), [*given, *learned(layer).values()])])
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", WITH_EDGES)
+def test_16_bits(name: str, dtype: torch.dtype) -> None:
+    """Layers and features in 16 bits, and autocast, beside the same numbers in float32."""
+    layer, (x, index, attr) = WITH_EDGES[name]().to(dtype), edge_attr_of()
+    x, attr = x.to(dtype), attr.to(dtype)
+    got = layer(x, index, attr)
+    wanted = layer.float()(x.float(), index, attr.float())
+    assert got.dtype == dtype
+    precision = 50 * torch.finfo(dtype).eps
+    torch.testing.assert_close(got.float(), wanted, rtol=precision, atol=precision)
+    with torch.autocast("cpu", dtype):
+        torch.testing.assert_close(
+            layer(x.float(), index, attr.float()).float(), wanted, rtol=precision, atol=precision
+        )
+    reduced = "bf16" if dtype == torch.bfloat16 else "fp16"
+    operand = gnnsparse.prepare(index, num_nodes=20, precision=reduced, cache=False)
+    torch.testing.assert_close(
+        layer(x.float(), operand, attr.float()), wanted, rtol=precision, atol=precision
+    )
+
+
+@pytest.mark.parametrize("name", WITH_EDGES)
+def test_refused_edges(name: str) -> None:
+    layer, (x, index, attr) = WITH_EDGES[name](), edge_attr_of()
+    with pytest.raises(ValueError, match=r"^edge_attr: is of 59 edges; accepted: 60, all edges"):
+        layer(x, index, attr[1:])
+    with pytest.raises(ValueError, match=r"^edge_attr: has shape \(60, 2\); accepted: .* \[nodes, 3\]"):
+        layer(x, index, attr[:, 1:])
+    with pytest.raises(TypeError, match=r"^edge_attr: got NoneType"):
+        layer(x, index, None)
+    with pytest.raises(ValueError, match="self-loops that prepare added"):
+        layer(x, gnnsparse.prepare(index, num_nodes=20, values="gcn", cache=False), attr)
+
+
+def test_refused() -> None:
+    with pytest.raises(ValueError, match=r"^nn: does not say how many features it takes"):
+        GINEConv(torch.nn.ReLU(), edge_dim=3)
+    x, index, attr = edge_attr_of()
+    with pytest.raises(ValueError, match=r"^edge_attr: has shape \(60, 3\); accepted: .* \[nodes, 6\]"):
+        GINEConv(network())(x, index, attr)
