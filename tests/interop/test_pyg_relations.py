@@ -11,6 +11,7 @@ import torch
 
 import gnnsparse
 from gnnsparse.interop.pyg import graphs
+from tests.helpers import copies_of
 from tests.interop.pyg_cases import both, close, edges_of, interop, judge, left, pyg, used
 
 NODES, WIDTH, RELATIONS = 40, 6, 4
@@ -134,6 +135,21 @@ def test_what_pyg_is_left_with() -> None:
     run_plain(make(), replace, x, edges, types)
     run_plain(make(), lambda layer: layer.register_propagate_forward_hook(lambda *_: None), x, edges, types)
     assert "MaxAggregation" in str(interop.report(interop.accelerate(make(aggr="max"))))
+
+
+@EVERY
+def test_copies_files_backend_and_restored_layers(kind: str) -> None:
+    x, edges, types = given()
+    plain, ours = both(getattr(pyg, kind)(WIDTH, 5, RELATIONS, num_bases=2))
+    want = plain(x, edges, types)
+    for other in copies_of(ours):
+        close(other(x, edges, types), want)
+        assert used(other) == {"spmm, fp32": 1}
+    with interop.backend("fp16", convert="always"):
+        assert 0 < (plain(x, edges, types) - want).abs().max() < 0.1
+    assert type(plain) is getattr(pyg, kind)
+    assert torch.equal(interop.restore(ours)(x, edges, types), want)
+    assert set(vars(ours)) == set(vars(plain))
 
 
 def test_graphs_that_do_not_pay_leave_no_others() -> None:

@@ -327,7 +327,11 @@ class Product:
         state.note(self.note)
         reduce = self.recipe.reduce
         how = reduce if reduce in ("max", "min") else "sum"  # a mean's operand or values have been divided
-        out = spmm(made.operand, with_copies(x, made.copies), values, reduce=how)
+        x = with_copies(x, made.copies)
+        if x.dim() == 3 and (values is None or values.dim() == 1):  # columns, as spmm would find after checks
+            out = spmm(made.operand, x.flatten(1), values, reduce=how).view(-1, *x.shape[1:])
+        else:
+            out = spmm(made.operand, x, values, reduce=how)
         return out.transpose(0, 1).contiguous() if self.is_batch else out
 
 
