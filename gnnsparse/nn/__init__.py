@@ -5,6 +5,7 @@ import torch
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.agnn_conv import AGNNConv
 from gnnsparse.nn.attention_edges import edge_bias
+from gnnsparse.nn.edge_convs import CGConv, FiLMConv, GENConv, ResGatedGraphConv
 from gnnsparse.nn.functional import dropout, pool_graphs
 from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
 from gnnsparse.nn.gcn_conv import GCNConv
@@ -22,15 +23,19 @@ from gnnsparse.registry import discover
 # Type checkers see the names that are imported above; `find_layers` adds the layers of other files.
 __all__ = [
     "AGNNConv",
+    "CGConv",
+    "FiLMConv",
     "GATConv",
     "GATv2Conv",
     "GCNConv",
+    "GENConv",
     "GINConv",
     "GINEConv",
     "GraphConv",
     "InteractionBlock",
     "KeyValueCache",
     "RGCNConv",
+    "ResGatedGraphConv",
     "SAGEConv",
     "SparseAttention",
     "SparseLinear",

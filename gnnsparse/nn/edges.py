@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_flag, check_integer, check_share
 from gnnsparse.nn.adjacency import (
@@ -18,9 +20,10 @@ from gnnsparse.nn.adjacency import (
     copies_apart,
     with_copies,
 )
-from gnnsparse.nn.inputs import MOST_FEATURES, check_channels, check_features, check_heads
+from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_features, check_heads
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.attention.edges import order_of
+from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.functorch import unwrapped
@@ -260,6 +263,33 @@ def reset(module: torch.nn.Module) -> None:
         return
     for child in module.children():
         reset(child)
+
+
+def both(nodes: Nodes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features of sources and of targets, or raise if there are none of targets."""
+    sources, targets = nodes
+    if targets is None:
+        bad_value("x", "has no features of targets; accepted: a pair of both, or one tensor for all nodes")
+    return sources, targets
+
+
+#: Activations that messages use, by what layers are given; those of other functions are traced in each call.
+_ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
+    type(None): lambda x: x, torch.nn.ReLU: F.relu, torch.nn.SiLU: F.silu, torch.nn.Sigmoid: torch.sigmoid,
+    torch.nn.Tanh: torch.tanh,
+}  # fmt: skip
+
+
+def by_activation(
+    make: Callable[[Callable[[Any], Any]], Callable[..., Any]],
+) -> Callable[[Any], Callable[..., Any]]:
+    """Return a function that finds the message that `make` makes of an activation."""
+    made = {kind: fixed(make(function)) for kind, function in _ACTIVATIONS.items()}
+
+    def of(act: Any) -> Callable[..., Any]:
+        return made[type(act)] if type(act) in made else make(act)
+
+    return of
 
 
 def edge_rows(

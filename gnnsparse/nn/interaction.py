@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
-from gnnsparse.nn.edges import EdgeLayer, edge_rows
+from gnnsparse.nn.edges import EdgeLayer, both, edge_rows
 from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size
 from gnnsparse.ops import aggregate_edges
 from gnnsparse.ops.edges.trace import fixed
@@ -128,11 +128,8 @@ class InteractionBlock(EdgeLayer):
             ValueError: an argument has another shape or device.
         """
         first: Any = self.edge_mlp[0]
-        sources, targets = nodes = check_nodes(x, self._channels, first.weight)
-        if targets is None:
-            bad_value(
-                "x", "has no features of targets; accepted: a pair of both, or one tensor for all nodes"
-            )
+        nodes = check_nodes(x, self._channels, first.weight)
+        sources, targets = both(nodes)
         operand = self._operand(adj, graph_size(nodes, None, adj))
         edges = edge_rows(operand, edge_attr, self.edge_dim, first.weight)
         new, total = self._of_edges(operand, sources, targets, edges)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.nn import GINEConv
+from gnnsparse.nn import CGConv, FiLMConv, GENConv, GINEConv, ResGatedGraphConv
 from tests.helpers import assert_same_results, named
 from tests.nn.pyg_layers import SQUARE, TALL, WIDE, edges, pair
 
@@ -52,6 +52,62 @@ def test_gine(size: tuple[int, int], edge_dim: int | None, train_eps: bool) -> N
     compare(layers, size, (6, 6), edge_dim or 6)
 
 
+BIPARTITE = {SQUARE: (6, 6), WIDE: (6, 4), TALL: (6, 4)}
+
+
+@SIZES
+@pytest.mark.parametrize("edge_dim", [None, 3, 20])
+@pytest.mark.parametrize(
+    "act", [torch.nn.Sigmoid(), torch.nn.LeakyReLU(0.2), torch.nn.ReLU(inplace=True)], ids=str
+)
+def test_res_gated(size: tuple[int, int], edge_dim: int | None, act: Any) -> None:
+    options: dict[str, Any] = {"act": act, "root_weight": edge_dim != 20, "bias": edge_dim != 3}
+    widths = BIPARTITE[size]
+    compare(pair("ResGatedGraphConv", widths, 5, edge_dim=edge_dim, **options), size, widths, edge_dim)
+
+
+@SIZES
+@pytest.mark.parametrize("dim", [0, 3, 20])
+@pytest.mark.parametrize("aggr", ["add", "mean", "max"])
+def test_crystal_graph(size: tuple[int, int], dim: int, aggr: str) -> None:
+    widths = BIPARTITE[size]
+    layers = pair("CGConv", widths, dim, aggr, batch_norm=dim == 3, bias=dim != 20)
+    compare(layers, size, widths, dim or None)
+
+
+@SIZES
+@pytest.mark.parametrize("relations", [1, 3])
+@pytest.mark.parametrize("nn", [None, lambda: torch.nn.Sequential(torch.nn.Linear(4, 10), torch.nn.Tanh())])
+def test_film(size: tuple[int, int], relations: int, nn: Any) -> None:
+    layers = pair("FiLMConv", (6, 4), 5, relations, nn, aggr="max" if nn else "mean")
+    ours, theirs = layers
+    for index in (edges(size), NONE):
+        kinds = torch.randint(0, relations, index.shape[1:])
+
+        def call(layer: Any, *x: torch.Tensor, index: Any = index, kinds: Any = kinds) -> Any:
+            return layer(x, index, kinds)
+
+        inputs = [torch.randn(count, width) for count, width in zip(size, (6, 4), strict=True)]
+        assert_same_results(ours, theirs, call, inputs)
+
+
+GEN: list[dict[str, Any]] = [
+    {"learn_t": True, "t": 0.7, "norm": "layer"},
+    {"t": 2.0, "msg_norm": True, "learn_msg_scale": True, "num_layers": 3, "norm": "layer"},
+    {"aggr": "mean", "msg_norm": True, "norm": None, "bias": True},
+    {"aggr": "max", "expansion": 3},
+    {"aggr": "add", "num_layers": 1, "bias": True, "norm": "instance", "eps": 0.1},
+]
+
+
+@SIZES
+@pytest.mark.parametrize("edge_dim", [None, 5, 3, 20])
+@pytest.mark.parametrize("options", GEN, ids=str)
+def test_gen(size: tuple[int, int], edge_dim: int | None, options: dict[str, Any]) -> None:
+    widths = (5, 5) if edge_dim == 3 else BIPARTITE[size]
+    compare(pair("GENConv", widths, 5, edge_dim=edge_dim, **options), size, widths, edge_dim)
+
+
 def edge_attr_of(size: int = 20) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features of nodes, edges of which some are repeated, and 3 features of each."""
     index = torch.randint(0, size - 4, (2, 60))
@@ -60,7 +116,12 @@ def edge_attr_of(size: int = 20) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 
 #: Layers with edge features.
-WITH_EDGES: dict[str, Any] = {"GINEConv": lambda: GINEConv(network(), train_eps=True, edge_dim=3)}
+WITH_EDGES: dict[str, Any] = {
+    "GINEConv": lambda: GINEConv(network(), train_eps=True, edge_dim=3),
+    "ResGatedGraphConv": lambda: ResGatedGraphConv(6, 5, edge_dim=3),
+    "CGConv": lambda: CGConv(6, 3),
+    "GENConv": lambda: GENConv(6, 5, edge_dim=3, learn_t=True, norm="layer"),
+}
 
 
 @pytest.mark.parametrize("name", WITH_EDGES)
@@ -106,15 +167,33 @@ def test_refused_edges(name: str) -> None:
         layer(x, index, attr[1:])
     with pytest.raises(ValueError, match=r"^edge_attr: has shape \(60, 2\); accepted: .* \[nodes, 3\]"):
         layer(x, index, attr[:, 1:])
-    with pytest.raises(TypeError, match=r"^edge_attr: got NoneType"):
-        layer(x, index, None)
+    if name != "GENConv":  # where they are 0 then
+        with pytest.raises(TypeError, match=r"^edge_attr: got NoneType"):
+            layer(x, index, None)
     with pytest.raises(ValueError, match="self-loops that prepare added"):
         layer(x, gnnsparse.prepare(index, num_nodes=20, values="gcn", cache=False), attr)
 
 
 def test_refused() -> None:
+    x, index, attr = edge_attr_of()
+    with pytest.raises(
+        ValueError, match=r"^aggr: got 'powermean'; accepted: add, sum, mean, max, min, softmax"
+    ):
+        GENConv(6, 5, aggr="powermean")
+    with pytest.raises(ValueError, match=r"^edge_attr: goes with a layer that was made for edge features"):
+        ResGatedGraphConv(6, 5)(x, index, attr)
+    with pytest.raises(ValueError, match=r"^message: calls softmax, which has no elementwise kernel"):
+        ResGatedGraphConv(6, 5, act=torch.nn.Softmax(-1))(x, index)
+    with pytest.raises(ValueError, match=r"^x: has no features of targets"):
+        CGConv(6)((x, None), index)
+    film = FiLMConv(6, 5, num_relations=2)
+    with pytest.raises(TypeError, match=r"^edge_type: got NoneType; accepted: an int64 or int32 tensor"):
+        film(x, index)
+    with pytest.raises(ValueError, match=r"^edge_type: has shape \(3,\) on cpu; accepted: \(60,\) on cpu"):
+        film(x, index, torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(TypeError, match=r"^adj: got SparseOperand; accepted: an edge_index"):
+        film(x, gnnsparse.prepare(index, num_nodes=20, cache=False))
     with pytest.raises(ValueError, match=r"^nn: does not say how many features it takes"):
         GINEConv(torch.nn.ReLU(), edge_dim=3)
-    x, index, attr = edge_attr_of()
     with pytest.raises(ValueError, match=r"^edge_attr: has shape \(60, 3\); accepted: .* \[nodes, 6\]"):
         GINEConv(network())(x, index, attr)
