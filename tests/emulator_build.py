@@ -23,6 +23,7 @@ import pybind11
 import pytest
 from filelock import FileLock
 
+from tests.ops.edge_passes import emulated_units
 from tests.scripts import import_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +45,8 @@ def generated_units() -> dict[str, str]:
     return made
 
 
-GENERATED = generated_units()
+#: With the messages of functions over edges.
+GENERATED = generated_units() | emulated_units()
 #: All that is compiled, in units of files; those that take longest come first. What includes pybind11 is one
 #: unit: its headers take longer than anything else.
 UNITS: list[tuple[str, ...]] = [
@@ -53,7 +55,8 @@ UNITS: list[tuple[str, ...]] = [
      "bindings/sampling_args.cpp", "bindings/spmm_launch.cpp",
      *(f"bindings/cuda_{name}.cpp"
        for name in (
-           "attention", "graph_attention", "quantized", "sampling", "spmm", "sddmm", "softmax", "heads"))),
+           "attention", "edges", "graph_attention", "quantized", "sampling", "spmm", "sddmm", "softmax",
+           "heads"))),
     *((name,) for name in GENERATED),
     *((f"cuda/kernels/{name}.cu",) for name in (
         "spmm/csr_spmm", "spmm/narrow_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm",
@@ -63,7 +66,7 @@ UNITS: list[tuple[str, ...]] = [
         "papers/packed_spmm",
         "spmm/quantized_spmm", "common/quantize", "sampling/gather_rows",
         "papers/block_sddmm", "sampling/neighbors", "softmax", "common/pack", "common/reduce")),
-    *((f"emulator/{name}.cpp",) for name in ("mma", "block", "faults", "fiber")),
+    *((f"emulator/{name}.cpp",) for name in ("mma", "block", "faults", "fiber", "edge_kernels")),
 ]  # fmt: skip
 #: The emulator's headers come before those of cuda/ that they stand in for.
 INCLUDES = ("emulator", "include", "cuda", "bindings")

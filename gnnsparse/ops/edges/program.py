@@ -217,7 +217,7 @@ def _finished(
 ) -> Pass:
     """Make a pass of code with these arguments; steps and arguments that no output needs are left out."""
     needed = {value for _, value, _ in outputs}
-    _pruned(code, needed, ())  # adds what these are made of
+    _pruned(code, needed, range(code.inputs))  # adds what these are made of
     # The gradient by the numbers of a map reads the map, and the other way round.
     mapped = any(kind.startswith("mapped") for kind, _, _ in outputs)
     kept = [i for i in range(code.inputs) if i in needed or (mapped and arguments[i][0].form == "mapped")]

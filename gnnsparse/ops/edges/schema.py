@@ -11,6 +11,7 @@ import torch
 from gnnsparse.formats.csr import Csr
 from gnnsparse.ops import dispatch
 from gnnsparse.ops.attention.edges import order_of
+from gnnsparse.ops.edges import cuda
 from gnnsparse.ops.edges.program import (
     Function,
     Pass,
@@ -22,6 +23,7 @@ from gnnsparse.ops.edges.program import (
 )  # fmt: skip
 from gnnsparse.ops.edges.reference import Edges, compute
 from gnnsparse.ops.edges.rows import Rows
+from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, outside
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.runtime.nvtx import ranged
@@ -84,7 +86,7 @@ def inverse_counts(operand: SparseOperand) -> torch.Tensor:
 
 def kernel_on(device: torch.device) -> Callable[..., None] | None:
     """Return what runs a pass on a device; None: torch's operations compute the results there."""
-    return None
+    return cuda.run_pass if path().takes(device) and cuda.available(device) is None else None
 
 
 # Results and gradients.

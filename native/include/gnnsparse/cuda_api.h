@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr_problem.h"
+#include "gnnsparse/edge_rows.h"
 #include "gnnsparse/gathered_rows.h"
 #include "gnnsparse/graph_attention.h"
 #include "gnnsparse/heads_problem.h"
@@ -79,6 +81,13 @@ void attention_quantized(const QuantizedAttention& problem, Stream stream);
 void graph_attention(const GraphAttentionPass& problem, AttentionPass pass, Stream stream);
 // Writes grads.of_mapped, after kRows.
 void graph_mapped_grad(const GraphAttentionPass& problem, Stream stream);
+// Kernels of a function over edges, which were compiled at run time (kernels/edges/edge_rows.cuh).
+struct LoadedEdgeKernel;
+// Of machine code; on any GPU that it is for.
+std::shared_ptr<LoadedEdgeKernel> load_edge_kernel(const std::string& code);
+// `blocks` along the items and `parts` along the features, with `ring_bytes` of shared memory.
+void edge_rows(LoadedEdgeKernel& kernel, const EdgeLaunch& launch, int64_t blocks, int64_t parts,
+               int ring_bytes, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);
 

@@ -1,0 +1,433 @@
+"""Passes over edges on GPUs: a kernel is generated for each and compiled by NVRTC, which comes with torch."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import hashlib
+import importlib.util
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.errors import bad_value
+from gnnsparse.ops.edges.program import Pass, Step
+from gnnsparse.ops.edges.rows import Rows
+from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.memo import ForkLock
+
+__all__ = ["available", "run_pass"]
+
+#: In the order of native/include/gnnsparse/edge_rows.h.
+INPUTS = (
+    "gathered", "row", "edge", "gathered_number", "row_number", "edge_number", "vector", "vector_number",
+    "mapped", "gathered_winner", "row_winner",
+)  # fmt: skip
+OUTPUTS = (
+    "sum", "max", "min", "edge", "row_number", "edge_number", "vector", "mapped_edge", "mapped_weight",
+)  # fmt: skip
+_STORAGE = (torch.float32, torch.float16, torch.bfloat16)
+#: What kernels of all passes are made of, below native/include or native/cuda.
+_HEADERS = (
+    "gnnsparse/architecture.h", "gnnsparse/edge_rows.h", "device/async.cuh", "device/scalars.cuh",
+    "kernels/edges/edge_rows.cuh",
+)  # fmt: skip
+_FUNCTIONS = {
+    "neg": "-{0}", "abs": "fabsf({0})", "exp": "expf({0})", "expm1": "expm1f({0})", "log": "logf({0})",
+    "log1p": "log1pf({0})", "sqrt": "sqrtf({0})", "tanh": "tanhf({0})", "sigmoid": "edge_sigmoid({0})",
+    "softplus": "edge_softplus({0})", "erf": "erff({0})", "sin": "sinf({0})", "cos": "cosf({0})",
+    "relu": "edge_relu({0})", "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}",
+    "div": "{0} / {1}", "maximum": "edge_maximum({0}, {1})", "minimum": "edge_minimum({0}, {1})",
+    "gt": "{0} > {1} ? 1.0f : 0.0f", "ge": "{0} >= {1} ? 1.0f : 0.0f", "eq": "{0} == {1} ? 1.0f : 0.0f",
+    "where": "{0} != 0.0f ? {1} : {2}",
+}  # fmt: skip
+_WARPS = 4  # of a block
+#: Shared memory of a block, for which the edges of a step and the steps on their way are chosen.
+_RING_BYTES = 40 << 10
+_MOST_RING_BYTES = 96 << 10
+#: Longer rows are cut. Rows of a warp have about so many edges, at most _MOST_ROWS rows.
+_ROW_LIMIT, _GROUP, _MOST_ROWS = 256, 48, 32
+#: Inputs and outputs that a launch has room for.
+_MOST_INPUTS, _MOST_OUTPUTS = 32, 24
+_FLAGS = ("--std=c++17", "--device-as-default-execution-space", "--prec-div=false", "--prec-sqrt=false")
+
+
+class Variant(NamedTuple):
+    """A pass as it is compiled: in a storage dtype, for features that 2 ** `lanes_log` lanes hold."""
+
+    pass_: Pass
+    dtype: torch.dtype
+    lanes_log: int
+
+    @property
+    def elements(self) -> int:
+        """Features of a lane."""
+        return 16 // self.dtype.itemsize
+
+    @property
+    def size(self) -> int:
+        """The numbers of an edge behind the map, or 0."""
+        return max(self.pass_.sizes, default=0)
+
+    def count(self, *kinds: str) -> int:
+        """Return the number of inputs of some kinds."""
+        return sum(kind in kinds for kind in self.pass_.inputs)
+
+    def outputs(self, *kinds: str) -> int:
+        """Return the number of outputs of some kinds."""
+        return sum(kind in kinds for kind, _ in self.pass_.outputs)
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether warps add up over all their edges, so that there should be few of them."""
+        return self.outputs("vector", "mapped_weight") > 0
+
+    def ring(self) -> tuple[int, int, int]:
+        """Return the edges of a lane in a step, the steps on their way, and bytes of shared memory."""
+        wide = self.elements // 4
+        vectors = self.count("gathered", "edge") + wide * self.count("gathered_winner")
+        row_vectors = self.count("row") + wide * self.count("row_winner")
+        reads_ids = self.count("gathered_winner", "row_winner") or self.outputs(
+            "edge", "edge_number", "mapped_edge"
+        )
+        numbers = self.count("gathered_number", "edge_number") + bool(reads_ids)
+        of_edge = 4 * (-(-self.size // 4) * 4 + numbers)
+        for batch, stages in ((4, 3), (4, 2), (2, 3), (2, 2), (1, 2)):
+            slots = batch << (5 - self.lanes_log)
+            stage = 512 * (row_vectors + vectors * batch) + -(-4 * self.count("row_number") // 16) * 16
+            stage = -(-(stage + of_edge * slots) // 16) * 16
+            if _WARPS * stages * stage <= _RING_BYTES:
+                break
+        if _WARPS * stages * stage > _MOST_RING_BYTES:
+            bad_value(
+                "message", f"has {len(self.pass_.inputs)} inputs; accepted: about 20 tensors of features"
+            )
+        return batch, stages, _WARPS * stages * stage
+
+    def resident_blocks(self) -> int:
+        """Return the blocks that a multiprocessor should hold, by an estimate of the registers."""
+        weights = self.size * (1 + self.outputs("mapped_weight"))
+        arrays = len(self.pass_.inputs) + 2 * len(self.pass_.outputs) + self.outputs("max", "min") + weights
+        return max(1, min(6, 512 // (56 + self.elements * arrays)))
+
+    def text(self) -> str:
+        """Return the structure Message that native/cuda/kernels/edges/edge_rows.cuh takes."""
+        batch, stages, ring_bytes = self.ring()
+        pass_ = self.pass_
+        constants = {
+            "int kElements": self.elements, "bool kIs16Bits": int(self.elements == 8),
+            "bool kIsHalf": int(self.dtype == torch.float16), "int kLanesLog": self.lanes_log,
+            "int kBatch": batch, "int kStages": stages, "int kBlocks": self.resident_blocks(),
+            "int kRingBytes": ring_bytes, "int kInputs": len(pass_.inputs), "int kSize": self.size,
+            "int kOutputs": len(pass_.outputs),
+        }  # fmt: skip
+        lines = [f"  static constexpr {name} = {value};" for name, value in constants.items()]
+        for name, of, kinds, known in (
+            ("input", "EdgeInput", list(pass_.inputs), INPUTS),
+            ("output", "EdgeOutput", [kind for kind, _ in pass_.outputs], OUTPUTS),
+        ):
+            codes = ", ".join(f"{of}({known.index(kind)})" for kind in kinds)
+            lines += [
+                f"  static constexpr GNNSPARSE_EDGE_HD {of} {name}(int i) {{",
+                f"    constexpr {of} kinds[] = {{{codes}}};",
+                "    return kinds[i];",
+                "  }",
+            ]
+        lines += ["  static __device__ __forceinline__ void run(const float* in, float* out) {"]
+        count = len(pass_.inputs)
+        value_of = lambda value: f"in[{value}]" if value < count else f"v{value}"  # noqa: E731
+        lines += [
+            f"    const float v{count + i} = {_expression(step, [value_of(v) for v in step.values])};"
+            for i, step in enumerate(pass_.steps)
+        ]
+        lines += [f"    out[{k}] = {value_of(value)};" for k, (_, value) in enumerate(pass_.outputs)]
+        return "\n".join(["struct Message {", *lines, "  }", "};", ""])
+
+
+def _expression(step: Step, values: list[str]) -> str:
+    if step.operation == "const":
+        bits = struct.unpack("<I", struct.pack("<f", _rounded(step.constant)))[0]
+        return f"__uint_as_float(0x{bits:08x}u)"
+    return _FUNCTIONS[step.operation].format(*values)
+
+
+def _rounded(number: float) -> float:
+    """Return a number as float32; one that is too large is infinite."""
+    return float(torch.tensor(number, dtype=torch.float64, device="cpu").float())
+
+
+def program_text(message: str) -> str:
+    """Return the program that NVRTC compiles for a message: kernels whose names are the same for all."""
+    kernels = "".join(
+        f'extern "C" __global__ void __launch_bounds__(32 * kEdgeWarps{blocks}) {name}(\n'
+        f"    const __grid_constant__ EdgeLaunch p) {{\n  EdgeRows<Message>(p).{run}();\n}}\n"
+        for name, run, blocks in (("edge_rows", "run", ", Message::kBlocks"), ("edge_cuts", "run_cut", ""))
+    )
+    include = '#include "kernels/edges/edge_rows.cuh"\nnamespace gnnsparse::cuda {\n'
+    return f"{include}{message}{kernels}}}  // namespace gnnsparse::cuda\n"
+
+
+# NVRTC.
+
+
+@functools.cache
+def _headers() -> dict[str, str]:
+    """Return the texts of the headers by their names."""
+    beside = Path(_native.__file__).parent / "_include"
+    native = Path(__file__).parents[3] / "native"
+    folders = (beside,) if beside.is_dir() else (native / "include", native / "cuda")
+    found = {name: next(f / name for f in folders if (f / name).exists()).read_text() for name in _HEADERS}
+    # NVRTC has no standard library.
+    types = "".join(
+        f"typedef {of} int{bits}_t;\ntypedef unsigned {of} uint{bits}_t;\n"
+        for bits, of in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
+    )
+    return {**found, "cstdint": f"#pragma once\n{types}typedef unsigned long long uintptr_t;\n"}
+
+
+def _libraries() -> Iterator[str]:
+    """Yield the names of the libraries that may be NVRTC, those of torch's wheels first."""
+    folders: list[Path] = []
+    if (spec := importlib.util.find_spec("nvidia")) is not None:
+        for place in spec.submodule_search_locations or ():
+            folders += sorted(Path(place).glob("cu*/lib"), reverse=True)
+    folders += [Path(torch.__file__).parent / "lib"]
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if root := os.environ.get(name):
+            folders += [Path(root) / "lib64", Path(root) / "lib"]
+    folders += [Path("/usr/local/cuda/lib64")]
+    major = (torch.version.cuda or "").split(".")[0]
+    for pattern in (f"libnvrtc*.so.{major}*", "libnvrtc*.so*"):
+        for folder in folders:
+            for found in sorted(folder.glob(pattern)):
+                if "builtins" not in found.name and ".alt." not in found.name:
+                    yield str(found)
+    if (name_ := ctypes.util.find_library("nvrtc")) is not None:
+        yield name_
+
+
+class Nvrtc:
+    """NVRTC's functions, of a library.
+
+    Attributes:
+        version: of the library.
+    """
+
+    def __init__(self, name: str) -> None:
+        # It asks for its other library by name, which is found once it is loaded.
+        for other in Path(name).parent.glob("libnvrtc-builtins.so.*") if "/" in name else ():
+            ctypes.CDLL(str(other))
+        self._library = ctypes.CDLL(name)
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self.version = major.value, minor.value
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+            raise RuntimeError(f"{name}: {self._library.nvrtcGetErrorString(code).decode()}")
+
+    def _read(self, what: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        self._call(f"nvrtcGet{what}", program, text)
+        return text.raw
+
+    def compile(self, text: str, architecture: str) -> bytes:
+        """Return the machine code of a program; raises RuntimeError with the compiler's messages."""
+        headers = _headers()
+        strings = ctypes.c_char_p * len(headers)
+        program = ctypes.c_void_p()
+        self._call(
+            "nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"edge_rows.cu", len(headers),
+            strings(*(h.encode() for h in headers.values())), strings(*(n.encode() for n in headers)),
+        )  # fmt: skip
+        try:
+            flags = [f"--gpu-architecture={architecture}".encode(), *(flag.encode() for flag in _FLAGS)]
+            try:
+                self._call("nvrtcCompileProgram", program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
+            except RuntimeError as error:
+                log = self._read("ProgramLog", program).decode(errors="replace").strip("\0")
+                raise RuntimeError(f"{error}\n{log}") from None
+            return self._read("CUBIN", program)
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@functools.cache
+def nvrtc() -> Nvrtc | None:
+    """Return the NVRTC of this installation, or None."""
+    for name in _libraries():
+        try:
+            return Nvrtc(name)
+        except (OSError, AttributeError, RuntimeError):
+            continue
+    return None
+
+
+def compile_program(text: str, capability: tuple[int, int]) -> bytes:
+    """Return the machine code of a program for a GPU, from the cache on disk if it is there."""
+    compiler = nvrtc()
+    assert compiler is not None
+    architecture = f"sm_{capability[0]}{capability[1]}"
+    parts = (text, *_headers().items(), architecture, compiler.version, _FLAGS, CACHE_VERSION)
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    cache = GraphCache(what="the compiled kernel")
+    if (cubin := cache.load(key, lambda tensors, _: tensors["cubin"].numpy().tobytes())) is not None:
+        return cubin
+    cubin = compiler.compile(text, architecture)
+    tensor = torch.frombuffer(bytearray(cubin), dtype=torch.uint8)
+    cache.store(key, {"cubin": tensor}, {"kind": "edge kernel", "rows": 0, "cols": 0, "edges": 0})
+    return cubin
+
+
+@functools.cache
+def available(device: torch.device) -> str | None:
+    """Return why passes can't run on a GPU, or None if they can."""
+    if device.type != "cuda" or not hasattr(path().native, "EdgeKernel"):
+        return "gnnsparse was built without CUDA, or with CUDA older than 12.8"
+    if (capability := path().describe(device).capability) < (8, 0):
+        return f"the GPU has compute capability {capability[0]}.{capability[1]}; accepted: 8.0 or later"
+    return "NVRTC was not found, which comes with torch's CUDA wheels" if nvrtc() is None else None
+
+
+_kernels: dict[tuple[Variant, tuple[int, int]], Any] = {}
+_lock = ForkLock()
+
+
+def _kernel(variant: Variant, capability: tuple[int, int]) -> Any:
+    """Return the loaded kernel of a variant, compiled once."""
+    found = _kernels.get((variant, capability))
+    if found is not None:
+        return found
+    with _lock:
+        if (variant, capability) not in _kernels:
+            pass_ = variant.pass_
+            _kernels[variant, capability] = path().native.EdgeKernel(
+                compile_program(program_text(variant.text()), capability),
+                [INPUTS.index(kind) for kind in pass_.inputs],
+                [OUTPUTS.index(kind) for kind, _ in pass_.outputs],
+                variant.size, _STORAGE.index(variant.dtype), variant.lanes_log, variant.ring()[2],
+            )  # fmt: skip
+        return _kernels[variant, capability]
+
+
+# Launches.
+
+
+def _aligned(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """Return features whose rows are whole vectors of 16 bytes that can be read, copied if need be."""
+    per_vector = 16 // (2 if tensor.dtype.itemsize == 2 else 4)
+    if tensor.dtype == torch.int32:
+        per_vector = max(per_vector, 8)
+    padded = -(-width // per_vector) * per_vector
+    stride = tensor.stride(0)
+    if (
+        tensor.stride(1) == 1 and stride * tensor.dtype.itemsize % 16 == 0 and stride >= padded
+        and tensor.data_ptr() % 16 == 0
+    ):  # fmt: skip
+        bytes_left = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize - tensor.storage_offset()
+        if bytes_left >= (tensor.shape[0] - 1) * stride + padded:
+            return tensor
+    wide = tensor.new_zeros(tensor.shape[0], padded)
+    wide[:, :width] = tensor
+    return wide[:, :width]
+
+
+def _width(pass_: Pass, arguments: Sequence[torch.Tensor]) -> int:
+    if "mapped" in pass_.inputs:
+        return arguments[pass_.inputs.index("mapped") + 1].shape[1]
+    for kind, tensor in zip(pass_.inputs, arguments, strict=True):
+        if not kind.endswith("number"):
+            return tensor.shape[-1]
+    return 1
+
+
+def run_pass(
+    pass_: Pass, rows: Rows, arguments: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> None:
+    """Compute a pass on a GPU.
+
+    Args:
+        pass_: what is computed.
+        rows: the rows of A, or of A^T.
+        arguments: for each input of the pass a tensor, of "mapped" two: numbers and map. Shapes and dtypes
+            are those that `Pass` says; features are in one storage dtype.
+        outputs: for each output of the pass a tensor that is written, of "max" and "min" two: values and
+            winners. Features are contiguous, in the storage dtype or float32.
+
+    Raises:
+        ValueError: an argument does not fit the pass, or the pass needs more shared memory than there is.
+    """
+    if len(pass_.inputs) > _MOST_INPUTS or len(pass_.outputs) > _MOST_OUTPUTS:
+        bad_value(
+            "pass_", f"has {len(pass_.inputs)} inputs and {len(pass_.outputs)} outputs; accepted: at most "
+            f"{_MOST_INPUTS} and {_MOST_OUTPUTS}",
+        )  # fmt: skip
+    kernels, csr, device = rows.kernels, rows.kernels.csr, rows.kernels.csr.device
+    width = _width(pass_, arguments)
+    features = [t for t, kind in _by_kind(pass_, arguments) if kind in ("gathered", "row", "edge")]
+    dtype = features[0].dtype if features else kernels.precision.storage
+    chunks = -(-width // (16 // dtype.itemsize))
+    variant = Variant(pass_, dtype, max(2, min(5, (chunks - 1).bit_length())))
+    gpu = path().describe(device)
+    kernel = _kernel(variant, gpu.capability)
+    given = [
+        _aligned(t, width) if kind in ("gathered", "row", "edge", "gathered_winner", "row_winner") else t
+        for t, kind in _by_kind(pass_, arguments)
+    ]
+    limit = kernels.row_limit(_ROW_LIMIT)
+    work = kernels.row_work(limit)
+    is_last = csr.nnz + _GROUP * csr.rows > 2**31 - 1
+    mean = max(1, csr.nnz // max(csr.rows, 1))
+    most = csr.rows // (8 * gpu.multiprocessors)
+    per_warp = 1 if is_last else max(1, min(_MOST_ROWS, _GROUP // mean, most))
+    items = work.items.shape[0] + -(-csr.rows // per_warp)
+    blocks = -(-items // _WARPS)
+    if variant.is_persistent:
+        blocks = min(blocks, variant.resident_blocks() * gpu.multiprocessors)
+    parts, sums = -(-chunks // 32), []
+    placed: list[torch.Tensor | None] = []
+    left = iter(outputs)
+    new = functools.partial(torch.empty, dtype=torch.float32, device=device)
+    for kind, _ in pass_.outputs:
+        out = next(left)
+        winners = next(left) if kind in ("max", "min") else None
+        if kind in ("vector", "mapped_weight"):
+            sums.append((out, partial := new(_WARPS * blocks, *out.shape)))
+            out = partial
+        elif kind in ("row_number", "edge_number", "mapped_edge") and parts > 1:
+            sums.append((out, partial := new(parts, *out.shape)))
+            out = partial
+        placed += [out, winners]
+    partial = new(work.partials, _partial_floats(variant, chunks, parts))
+    with path().current(device):
+        path().native.cuda_edge_rows(
+            kernel, csr.view, kernels.row_ids, rows.edge_ids, rows.num_edges, work.view, limit, per_warp,
+            blocks, width, given, placed, partial, path().stream(device),
+        )  # fmt: skip
+    for out, partial in sums:
+        torch.sum(partial, 0, out=out)
+
+
+def _by_kind(pass_: Pass, arguments: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, str]]:
+    left = iter(arguments)
+    for kind in pass_.inputs:
+        yield next(left), kind
+        if kind == "mapped":
+            yield next(left), "map"
+
+
+def _partial_floats(variant: Variant, chunks: int, parts: int) -> int:
+    """Return the floats of a part's partial sums."""
+    features = variant.outputs("sum") + 2 * variant.outputs("max", "min")
+    return features * chunks * variant.elements + parts * variant.outputs("row_number")

@@ -1,0 +1,864 @@
+// A function over the edges of a graph, reduced at its rows: what a `Message`, generated for a pass
+// (gnnsparse/ops/edges/cuda.py), computes for an edge and a feature. A warp takes neighbouring rows,
+// or a part of a long one; lanes are side by side along the features, 16 bytes each, and then along
+// the edges. What edges need is on its way to shared memory some steps before it is used, over the
+// ends of rows, as in graph attention (kernels/graph_attention/graph_stream.cuh).
+//
+// A Message has kElements (features of a lane), kIs16Bits, kIsHalf, kLanesLog, kBatch (edges that a
+// lane takes in a step), kStages (steps that are on their way), kBlocks (for registers), kRingBytes,
+// kInputs, kOutputs, kSize (of its map, or 0), input(i) and output(i), and run(in, out).
+#pragma once
+
+#include "device/async.cuh"
+#include "device/scalars.cuh"
+#include "gnnsparse/edge_rows.h"
+
+namespace gnnsparse::cuda {
+
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+// A value of code as it is, and what the generated code calls. NaN gets through all of them.
+__device__ __forceinline__ float edge_relu(float x) { return x < 0.0f ? 0.0f : x; }
+__device__ __forceinline__ float edge_maximum(float a, float b) {
+  return a > b || a != a ? a : b;
+}
+__device__ __forceinline__ float edge_minimum(float a, float b) {
+  return a < b || a != a ? a : b;
+}
+__device__ __forceinline__ float edge_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float edge_softplus(float x) {
+  return edge_relu(x) + log1pf(expf(-fabsf(x)));
+}
+
+// Calls f with each number from kFirst to kEnd - 1 as a constant: what depends on it has no register,
+// and arrays that it indexes are registers.
+template <int kNumber>
+struct EdgeIndex {
+  constexpr GNNSPARSE_EDGE_HD operator int() const { return kNumber; }
+};
+template <int kEnd, int kFirst = 0, class F>
+__device__ __forceinline__ void for_each(const F& f) {
+  if constexpr (kFirst < kEnd) {
+    f(EdgeIndex<kFirst>{});
+    for_each<kEnd, kFirst + 1>(f);
+  }
+}
+
+constexpr GNNSPARSE_EDGE_HD int power_of_two(int n) {
+  int power = 1;
+  while (power < n) power *= 2;
+  return power;
+}
+constexpr GNNSPARSE_EDGE_HD int at_least_one(int n) { return n < 1 ? 1 : n; }
+
+// The numbers of inputs and outputs by what they need.
+template <class M>
+struct EdgeCounts {
+  static constexpr GNNSPARSE_EDGE_HD bool is_number_of_edge(EdgeInput kind) {
+    return kind == EdgeInput::kGatheredNumber || kind == EdgeInput::kEdgeNumber;
+  }
+  // Vectors that a lane copies for an edge, or for a row, for an input.
+  static constexpr GNNSPARSE_EDGE_HD int edge_vectors(EdgeInput kind) {
+    if (kind == EdgeInput::kGathered || kind == EdgeInput::kEdge) return 1;
+    return kind == EdgeInput::kGatheredWinner ? M::kElements / 4 : 0;
+  }
+  static constexpr GNNSPARSE_EDGE_HD int row_vectors(EdgeInput kind) {
+    if (kind == EdgeInput::kRow) return 1;
+    return kind == EdgeInput::kRowWinner ? M::kElements / 4 : 0;
+  }
+  // What inputs before `end` need.
+  static constexpr GNNSPARSE_EDGE_HD int edge_vector(int end) {
+    int n = 0;
+    for (int i = 0; i < end; ++i) n += edge_vectors(M::input(i));
+    return n;
+  }
+  static constexpr GNNSPARSE_EDGE_HD int row_vector(int end) {
+    int n = 0;
+    for (int i = 0; i < end; ++i) n += row_vectors(M::input(i));
+    return n;
+  }
+  static constexpr GNNSPARSE_EDGE_HD int edge_number(int end) {
+    int n = 0;
+    for (int i = 0; i < end; ++i) n += is_number_of_edge(M::input(i));
+    return n;
+  }
+  static constexpr GNNSPARSE_EDGE_HD int row_number(int end) {
+    int n = 0;
+    for (int i = 0; i < end; ++i) n += M::input(i) == EdgeInput::kRowNumber;
+    return n;
+  }
+  static constexpr GNNSPARSE_EDGE_HD bool is_extreme(EdgeOutput kind) {
+    return kind == EdgeOutput::kMax || kind == EdgeOutput::kMin;
+  }
+  // Outputs of a kind before `end`; maxima and minima count as one kind.
+  static constexpr GNNSPARSE_EDGE_HD int outputs(EdgeOutput kind, int end) {
+    int n = 0;
+    for (int i = 0; i < end; ++i) {
+      n += M::output(i) == kind || (is_extreme(kind) && is_extreme(M::output(i)));
+    }
+    return n;
+  }
+  static constexpr GNNSPARSE_EDGE_HD int all(EdgeOutput kind) {
+    return outputs(kind, M::kOutputs);
+  }
+  static constexpr GNNSPARSE_EDGE_HD bool has(EdgeInput kind) {
+    for (int i = 0; i < M::kInputs; ++i) {
+      if (M::input(i) == kind) return true;
+    }
+    return false;
+  }
+};
+
+template <class M>
+class EdgeRows {
+  using Counts = EdgeCounts<M>;
+  static constexpr int kElements = M::kElements;
+  static constexpr int kLanes = 1 << M::kLanesLog;  // along the features
+  static constexpr int kEdges = 32 / kLanes;        // side by side
+  static constexpr int kSlots = M::kBatch * kEdges;  // edges of a step
+  static constexpr int kSize = M::kSize;
+  static constexpr int kPaddedSize = (kSize + 3) / 4 * 4;
+  static constexpr int kVectors = Counts::edge_vector(M::kInputs);
+  static constexpr int kRowVectors = Counts::row_vector(M::kInputs);
+  static constexpr int kNumbers = Counts::edge_number(M::kInputs);
+  static constexpr int kRowNumbers = Counts::row_number(M::kInputs);
+  static constexpr int kSums = Counts::all(EdgeOutput::kSum);
+  static constexpr int kExtremes = Counts::all(EdgeOutput::kMax);
+  static constexpr int kOutNumbers = Counts::all(EdgeOutput::kRowNumber);
+  static constexpr int kOutVectors = Counts::all(EdgeOutput::kVector);
+  static constexpr bool kHasWeights = Counts::all(EdgeOutput::kMappedWeight) > 0;
+  // Whether the numbers of edges are read when they are used.
+  static constexpr bool kReadsIds =
+      Counts::all(EdgeOutput::kEdge) + Counts::all(EdgeOutput::kEdgeNumber) +
+              Counts::all(EdgeOutput::kMappedEdge) > 0 ||
+      Counts::has(EdgeInput::kGatheredWinner) || Counts::has(EdgeInput::kRowWinner);
+  // Whether lanes read what others have copied.
+  static constexpr bool kShares = kSize + kNumbers + kRowNumbers + kReadsIds > 0;
+  // A stage: row vectors, vectors of each of the edges that a lane takes, numbers of the row, and of
+  // all edges behind the map, one by one, and by which they are called.
+  static constexpr uint32_t kEdgesAt = 512 * kRowVectors;
+  static constexpr uint32_t kRowNumbersAt = kEdgesAt + 512 * kVectors * M::kBatch;
+  static constexpr uint32_t kMappedAt = kRowNumbersAt + (4 * kRowNumbers + 15) / 16 * 16;
+  static constexpr uint32_t kNumbersAt = kMappedAt + 4 * kPaddedSize * kSlots;
+  static constexpr uint32_t kIdsAt = kNumbersAt + 4 * kNumbers * kSlots;
+  static constexpr uint32_t kStageBytes =
+      (kIdsAt + (kReadsIds ? 4 * kSlots : 0) + 15) / 16 * 16;
+  static_assert(kSlots <= 32, "a lane reads the number of one edge of a step");
+  static_assert(kEdgeWarps * M::kStages * kStageBytes == M::kRingBytes, "as Python allocates it");
+
+ public:
+  __device__ explicit EdgeRows(const EdgeLaunch& p) : p_(p) {
+    lane_ = static_cast<int>(threadIdx.x % 32);
+    warp_ = int64_t{blockIdx.x} * kEdgeWarps + threadIdx.x / 32;
+    edge_ = lane_ / kLanes;
+    chunk_ = static_cast<int>(blockIdx.y) * kLanes + lane_ % kLanes;
+    is_own_ = chunk_ < p.chunks;
+    valid_ = p.width - chunk_ * kElements;
+    offset_ = is_own_ ? 16u * static_cast<uint32_t>(chunk_) : 0u;
+    for_each<M::kInputs>([&](auto k) {
+      if constexpr (M::input(k) == EdgeInput::kVectorNumber) {
+        fixed_[k][0] = __ldg(reinterpret_cast<const float*>(p.inputs[k].data));
+      } else if constexpr (M::input(k) == EdgeInput::kVector) {
+        load_floats(p.inputs[k].data, fixed_[k]);
+      }
+    });
+#pragma unroll
+    for (int s = 0; s < kSize; ++s) load_floats(p.map.data + s * int64_t{p.map.row}, map_[s]);
+  }
+
+  // All items of the warp: parts of rows, and groups of neighbouring ones.
+  __device__ void run() {
+    clear_rows();
+    clear_all();
+    for (int64_t item = warp_; item < p_.items; item += p_.warps) run_item(item);
+    finish_all();
+  }
+
+  // Adds up the parts of a row that was cut.
+  __device__ void run_cut() {
+    if (warp_ >= p_.cut_count || edge_ != 0) return;
+    const EdgeCut cut = p_.cuts[warp_];
+    clear_rows();
+    for (int i = 0; i < cut.count; ++i) {
+      const float* from = p_.partial + (int64_t{cut.first} + i) * p_.partial_floats;
+      if (is_own_) {
+#pragma unroll
+        for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) sums_[k][e] += from[place(k, e)];
+        }
+        for_each<kExtremes>([&](auto k) {
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) {
+            const float value = from[place(kSums + 2 * k, e)];
+            const int id = static_cast<int>(__float_as_uint(from[place(kSums + 2 * k + 1, e)]));
+            if (id >= 0 && is_better<k>(value, best_[k][e], where_[k][e])) {
+              best_[k][e] = value;
+              where_[k][e] = id;
+            }
+          }
+        });
+      }
+#pragma unroll
+      for (int k = 0; k < kOutNumbers; ++k) numbers_[k] += from[number_place(k)];
+    }
+    const int row = p_.row_ids != nullptr ? p_.row_ids[cut.row] : cut.row;
+    write_row(row);
+  }
+
+ private:
+  struct Row {
+    int64_t begin;  // of the warp's first row
+    int first;      // the row's first edge, counted from there
+    int count;      // -1: a longer row than the limit
+    int row;        // in the caller's numbering
+  };
+
+  __device__ __forceinline__ bool is_real(int e) const { return e < valid_; }
+  __device__ __forceinline__ void load_floats(const char* from, float (&to)[kElements]) const {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const int at = chunk_ * kElements + e;
+      to[e] = is_real(e) ? __ldg(reinterpret_cast<const float*>(from) + at) : 0.0f;
+    }
+  }
+
+  // The producer: it starts the copies of each step.
+
+  __device__ __forceinline__ Row row_of(int r) const {
+    return {base_, __shfl_sync(kAllLanes, own_first_, r), __shfl_sync(kAllLanes, own_count_, r),
+            __shfl_sync(kAllLanes, own_row_, r)};
+  }
+  __device__ __forceinline__ void next_row() {
+    at_ = 0;
+    do {
+      ++next_;
+    } while (next_ < rows_ && __shfl_sync(kAllLanes, own_count_, next_) <= 0);
+    if (next_ < rows_) row_ = row_of(next_);
+  }
+  __device__ __forceinline__ void read_numbers() {
+    const int at = row_.first + min(at_ + lane_, row_.count - 1);
+    column_ = __ldg(p_.indices + row_.begin + at);
+    id_ = p_.edge_ids != nullptr ? __ldg(p_.edge_ids + row_.begin + at)
+                                 : static_cast<int>(row_.begin) + at;
+  }
+  __device__ __forceinline__ const char* vector_at(const EdgeArray& array, int row) const {
+    return array.data + offset_ + static_cast<uint64_t>(static_cast<uint32_t>(row)) * array.row;
+  }
+  // Copies what the lane needs of a row of an input, `to` and every 512 bytes.
+  template <int kCount>
+  __device__ __forceinline__ void copy_vectors(uint32_t to, const EdgeArray& array, int row,
+                                               bool real) const {
+    if constexpr (kCount == 1) {
+      copy_async_or_zero(to, vector_at(array, row), real);
+    } else {  // winners of 16-bit features are twice as wide
+#pragma unroll
+      for (int v = 0; v < kCount; ++v) {
+        copy_async_or_zero(to + 512 * v, vector_at(array, row) + (kCount - 1) * offset_ + 16 * v,
+                           real);
+      }
+    }
+  }
+  __device__ __forceinline__ void fetch(uint32_t stage) {
+    if (next_ < rows_) {
+      if (at_ == 0) fetch_row(stage);
+      const int left = row_.count - at_;
+#pragma unroll
+      for (int i = 0; i < M::kBatch; ++i) {
+        if (i * kEdges >= left) break;
+        const int slot = i * kEdges + edge_;
+        const int column = __shfl_sync(kAllLanes, column_, slot);
+        const int id = __shfl_sync(kAllLanes, id_, slot);
+        const bool real = is_own_ && slot < left;
+        const uint32_t to = stage + kEdgesAt + 512 * kVectors * i + 16 * lane_;
+        for_each<M::kInputs>([&](auto k) {
+          constexpr EdgeInput kKind = M::input(k);
+          constexpr uint32_t kAt = 512 * Counts::edge_vector(k);
+          if constexpr (Counts::edge_vectors(kKind) > 0) {
+            const int from = kKind == EdgeInput::kEdge ? id : column;
+            copy_vectors<Counts::edge_vectors(kKind)>(to + kAt, p_.inputs[k], from, real);
+          }
+        });
+      }
+      fetch_numbers(stage, left);
+      at_ += kSlots;
+      if (at_ >= row_.count) next_row();
+      if (next_ < rows_) read_numbers();
+    }
+    commit_copies();
+  }
+  __device__ __forceinline__ void fetch_row(uint32_t stage) const {
+    for_each<M::kInputs>([&](auto k) {
+      constexpr EdgeInput kKind = M::input(k);
+      constexpr uint32_t kAt = 512 * Counts::row_vector(k);
+      if constexpr (Counts::row_vectors(kKind) > 0) {
+        copy_vectors<Counts::row_vectors(kKind)>(stage + kAt + 16 * lane_, p_.inputs[k], row_.row,
+                                                 is_own_);
+      } else if constexpr (kKind == EdgeInput::kRowNumber) {
+        constexpr uint32_t kNumberAt = kRowNumbersAt + 4 * Counts::row_number(k);
+        if (lane_ == 0) {
+          copy_number_async<4>(stage + kNumberAt, p_.inputs[k].data + 4 * int64_t{row_.row}, true);
+        }
+      }
+    });
+  }
+  // Numbers of edges: a lane copies those of one, and some of those behind the map.
+  __device__ __forceinline__ void fetch_numbers(uint32_t stage, int left) const {
+    if constexpr (kReadsIds) {
+      if (lane_ < kSlots) store_shared(stage + kIdsAt + 4 * lane_, static_cast<uint32_t>(id_));
+    }
+    for_each<M::kInputs>([&](auto k) {
+      constexpr EdgeInput kKind = M::input(k);
+      if constexpr (Counts::is_number_of_edge(kKind)) {
+        constexpr uint32_t kAt = kNumbersAt + 4 * Counts::edge_number(k) * kSlots;
+        const int from = kKind == EdgeInput::kEdgeNumber ? id_ : column_;
+        if (lane_ < kSlots) {
+          copy_number_async<4>(stage + kAt + 4 * lane_, p_.inputs[k].data + 4 * int64_t{from},
+                               lane_ < left);
+        }
+      } else if constexpr (kKind == EdgeInput::kMapped) {
+#pragma unroll
+        for (int first = 0; first < kSlots * kSize; first += 32) {
+          const int word = first + lane_;
+          const int slot = word / kSize;
+          const int s = word - slot * kSize;
+          const int id = __shfl_sync(kAllLanes, id_, slot < kSlots ? slot : 0);
+          if (slot < kSlots) {
+            const uint64_t row = static_cast<uint32_t>(id);
+            copy_number_async<4>(stage + kMappedAt + 4 * (slot * kPaddedSize + s),
+                                 p_.inputs[k].data + row * (4 * kSize) + 4 * s, slot < left);
+          }
+        }
+      }
+    });
+  }
+
+  // The consumer.
+
+  __device__ void run_item(int64_t item) {
+    int partial = -1;
+    int64_t own = 0;
+    int64_t begin = 0;
+    if (item < p_.part_count) {
+      const EdgePart part = p_.parts[item];
+      own = part.row;
+      begin = p_.indptr[own] + part.first;
+      own_count_ = part.count;
+      partial = part.partial;
+      rows_ = 1;
+    } else {
+      const int64_t first = (item - p_.part_count) * p_.rows_per_warp;
+      const int64_t left = p_.rows - first;
+      rows_ = static_cast<int>(left < p_.rows_per_warp ? left : p_.rows_per_warp);
+      own = first + min(lane_, rows_ - 1);
+      begin = p_.indptr[own];
+      const int64_t count = p_.indptr[own + 1] - begin;
+      own_count_ = count > p_.row_limit ? -1 : static_cast<int>(count);
+    }
+    own_row_ = p_.row_ids != nullptr ? p_.row_ids[own] : static_cast<int>(own);
+    base_ = __shfl_sync(kAllLanes, begin, 0);
+    own_first_ = static_cast<int>(begin - base_);
+
+    const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(memory_)) +
+                          threadIdx.x / 32 * (M::kStages * kStageBytes);
+    next_ = -1;
+    next_row();
+    if (next_ < rows_) read_numbers();
+    for (int stage = 0; stage < M::kStages; ++stage) fetch(ring + stage * kStageBytes);
+    uint32_t stage = ring;
+    for (int r = 0; r < rows_; ++r) {
+      const Row row = row_of(r);
+      if (row.count < 0) continue;
+      clear_rows();
+      for (int at = 0; at < row.count; at += kSlots) {
+        wait_copies_but<M::kStages - 1>();
+        if constexpr (kShares) __syncwarp();
+        if (at == 0) start_row(stage);
+        add_step<M::kBatch>(stage, at, row.count - at, 0);
+        if constexpr (kShares) __syncwarp();  // all have read what is overwritten now
+        fetch(stage);
+        stage += kStageBytes;
+        if (stage == ring + M::kStages * kStageBytes) stage = ring;
+      }
+      finish_row(row, partial);
+    }
+    wait_copies();
+  }
+
+  __device__ __forceinline__ void decode_vector(uint32_t from, float (&to)[kElements]) const {
+    uint32_t words[4];
+    load_shared(from, words);
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if constexpr (!M::kIs16Bits) {
+        to[w] = __uint_as_float(words[w]);
+      } else if constexpr (M::kIsHalf) {
+        to[2 * w] = half_bits_to_float(words[w] & 0xffffu);
+        to[2 * w + 1] = half_bits_to_float(words[w] >> 16);
+      } else {
+        to[2 * w] = __uint_as_float(words[w] << 16);
+        to[2 * w + 1] = __uint_as_float(words[w] & 0xffff0000u);
+      }
+    }
+  }
+  // Winners as they are, in floats' bits.
+  __device__ __forceinline__ void load_winners(uint32_t from, float (&to)[kElements]) const {
+#pragma unroll
+    for (int v = 0; v < kElements / 4; ++v) {
+      uint32_t words[4];
+      load_shared(from + 512 * v, words);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) to[4 * v + w] = __uint_as_float(words[w]);
+    }
+  }
+  __device__ __forceinline__ void start_row(uint32_t stage) {
+    for_each<M::kInputs>([&](auto k) {
+      constexpr EdgeInput kKind = M::input(k);
+      constexpr uint32_t kAt = 512 * Counts::row_vector(k);
+      constexpr uint32_t kNumberAt = kRowNumbersAt + 4 * Counts::row_number(k);
+      if constexpr (kKind == EdgeInput::kRow) {
+        decode_vector(stage + kAt + 16 * lane_, fixed_[k]);
+      } else if constexpr (kKind == EdgeInput::kRowWinner) {
+        load_winners(stage + kAt + 16 * lane_, fixed_[k]);
+      } else if constexpr (kKind == EdgeInput::kRowNumber) {
+        fixed_[k][0] = shared_float(stage + kNumberAt);
+      }
+    });
+  }
+  __device__ __forceinline__ static float shared_float(uint32_t from) {
+    return __uint_as_float(load_shared_word(from));
+  }
+
+  // Takes the edges of a step that are left from the lane's number `begun` on: kCount at once where
+  // there are so many, then fewer. Only the last may be missing, where edges are side by side.
+  template <int kCount>
+  __device__ __forceinline__ void add_step(uint32_t stage, int at, int left, int begun) {
+    if constexpr (kCount > 1) {
+      if (left >= (begun + kCount) * kEdges) {
+        add<kCount, true>(stage, at, left, begun);
+        begun += kCount;
+        if (begun == M::kBatch) return;
+      }
+      add_step<kCount / 2>(stage, at, left, begun);
+    } else {
+#pragma unroll 1
+      for (; begun < M::kBatch && begun * kEdges < left; ++begun) {
+        add<1, kEdges == 1>(stage, at, left, begun);
+      }
+    }
+  }
+  template <int kCount, bool kFull>
+  __device__ __forceinline__ void add(uint32_t stage, int at, int left, int begun) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int slot = (begun + i) * kEdges + edge_;
+      add_edge<kFull>(stage, begun + i, slot, at + slot, kFull || slot < left);
+    }
+  }
+  template <bool kFull>
+  __device__ __forceinline__ void add_edge(uint32_t stage, int i, int slot, int number, bool has) {
+    float in[M::kInputs][kElements];
+    float mapped[at_least_one(kPaddedSize)];
+    const uint32_t vectors = stage + kEdgesAt + 512 * kVectors * i + 16 * lane_;
+    const int id =
+        kReadsIds ? static_cast<int>(load_shared_word(stage + kIdsAt + 4 * slot)) : 0;
+#pragma unroll
+    for (int s = 0; s < kPaddedSize; s += 4) {
+      uint32_t words[4];
+      load_shared(stage + kMappedAt + 4 * (slot * kPaddedSize + s), words);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) mapped[s + w] = __uint_as_float(words[w]);
+    }
+    for_each<M::kInputs>([&](auto k) {
+      constexpr EdgeInput kKind = M::input(k);
+      constexpr uint32_t kAt = 512 * Counts::edge_vector(k);
+      constexpr bool kIsOfRow = kKind == EdgeInput::kRowWinner;
+      if constexpr (kKind == EdgeInput::kGathered || kKind == EdgeInput::kEdge) {
+        decode_vector(vectors + kAt, in[k]);
+      } else if constexpr (kKind == EdgeInput::kGatheredWinner || kIsOfRow) {
+        float winners[kElements];
+        if constexpr (!kIsOfRow) load_winners(vectors + kAt, winners);
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          const uint32_t winner = __float_as_uint(kIsOfRow ? fixed_[k][e] : winners[e]);
+          in[k][e] = static_cast<int>(winner) == id ? 1.0f : 0.0f;
+        }
+      } else if constexpr (kKind == EdgeInput::kMapped) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          in[k][e] = 0.0f;
+#pragma unroll
+          for (int s = 0; s < kSize; ++s) in[k][e] += mapped[s] * map_[s][e];
+        }
+      } else if constexpr (Counts::is_number_of_edge(kKind)) {
+        constexpr uint32_t kNumberAt = kNumbersAt + 4 * Counts::edge_number(k) * kSlots;
+        const float number_of_edge = shared_float(stage + kNumberAt + 4 * slot);
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) in[k][e] = number_of_edge;
+      } else {
+        constexpr bool kIsOne = kKind == EdgeInput::kRowNumber || kKind == EdgeInput::kVectorNumber;
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) in[k][e] = fixed_[k][kIsOne ? 0 : e];
+      }
+    });
+    float out[M::kOutputs][kElements];
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      float x[M::kInputs];
+      float y[M::kOutputs];
+#pragma unroll
+      for (int k = 0; k < M::kInputs; ++k) x[k] = in[k][e];
+      M::run(x, y);
+#pragma unroll
+      for (int k = 0; k < M::kOutputs; ++k) out[k][e] = kFull || has ? y[k] : 0.0f;
+    }
+    for_each<M::kOutputs>([&](auto k) { take<kFull, k>(out[k], mapped, id, number, has); });
+  }
+
+  // What an edge gives for an output.
+  template <bool kFull, int k>
+  __device__ __forceinline__ void take(const float (&value)[kElements],
+                                       const float (&mapped)[at_least_one(kPaddedSize)], int id,
+                                       int number, bool has) {
+    constexpr EdgeOutput kKind = M::output(k);
+    constexpr int kOwn = Counts::outputs(kKind, k);
+    if constexpr (kKind == EdgeOutput::kSum) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) sums_[kOwn][e] += value[e];
+    } else if constexpr (Counts::is_extreme(kKind)) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if ((kFull || has) && is_better<kOwn>(value[e], best_[kOwn][e], where_[kOwn][e])) {
+          best_[kOwn][e] = value[e];
+          where_[kOwn][e] = number;
+        }
+      }
+    } else if constexpr (kKind == EdgeOutput::kEdge) {
+      if ((kFull || has) && is_own_) write(p_.outputs[k], id, value);
+    } else if constexpr (kKind == EdgeOutput::kRowNumber) {
+      numbers_[kOwn] += sum_of(value);
+    } else if constexpr (kKind == EdgeOutput::kEdgeNumber) {
+      float sum[1] = {sum_of(value)};
+      fold<1>(sum);
+      if ((kFull || has) && lane_ % kLanes == 0) {
+        block_of(p_.outputs[k], p_.edges)[id] = sum[0];
+      }
+    } else if constexpr (kKind == EdgeOutput::kVector) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) vectors_[kOwn][e] += value[e];
+    } else if constexpr (kKind == EdgeOutput::kMappedEdge) {
+      constexpr int kPower = power_of_two(at_least_one(kSize));
+      float sums[kPower];
+#pragma unroll
+      for (int s = 0; s < kPower; ++s) {
+        sums[s] = 0.0f;
+        if (s < kSize) {
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) {
+            sums[s] += is_real(e) ? value[e] * map_[s < kSize ? s : 0][e] : 0.0f;
+          }
+        }
+      }
+      const int first = fold<kPower>(sums);
+      constexpr int kLeft = kPower > kLanes ? kPower / kLanes : 1;
+      float* to = block_of(p_.outputs[k], p_.edges * kSize) + int64_t{id} * kSize;
+#pragma unroll
+      for (int s = 0; s < kLeft; ++s) {
+        if ((kFull || has) && first >= 0 && first + s < kSize) to[first + s] = sums[s];
+      }
+    } else {
+#pragma unroll
+      for (int s = 0; s < kSize; ++s) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) weights_[s][e] += mapped[s] * value[e];
+      }
+    }
+  }
+
+  __device__ __forceinline__ float sum_of(const float (&value)[kElements]) const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) sum += is_real(e) ? value[e] : 0.0f;
+    return sum;
+  }
+  // Adds up kCount numbers, a power of two, over the lanes of an edge. Lanes share the work: each
+  // keeps half of the numbers, until it has one. Returns which the lane's first one is; -1: another
+  // lane has the same.
+  template <int kCount>
+  __device__ __forceinline__ int fold(float (&x)[kCount]) const {
+    int first = 0;
+    int count = kCount;
+    bool is_first = true;
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      const bool upper = (lane_ & offset) != 0;
+      if (count > 1) {
+        count /= 2;
+#pragma unroll
+        for (int s = 0; s < kCount / 2; ++s) {
+          if (s < count) {
+            const float low = x[s];
+            const float high = x[s + count];
+            const float other = __shfl_xor_sync(kAllLanes, upper ? low : high, offset);
+            x[s] = (upper ? high : low) + other;
+          }
+        }
+        if (upper) first += count;
+      } else {
+        x[0] += __shfl_xor_sync(kAllLanes, x[0], offset);
+        is_first = is_first && !upper;
+      }
+    }
+    return is_first ? first : -1;
+  }
+  // A number, or numbers of edges, have a part for each block of features.
+  __device__ __forceinline__ static float* block_of(const EdgeTarget& to, int64_t count) {
+    return reinterpret_cast<float*>(to.data) + int64_t{blockIdx.y} * count;
+  }
+
+  static constexpr GNNSPARSE_EDGE_HD bool is_minimum(int extreme) {
+    for (int k = 0; k < M::kOutputs; ++k) {
+      if (Counts::is_extreme(M::output(k)) && extreme-- == 0) {
+        return M::output(k) == EdgeOutput::kMin;
+      }
+    }
+    return false;
+  }
+  // Whether a value takes the place of the best one so far; NaN does, of numbers.
+  template <int kExtreme>
+  __device__ __forceinline__ static bool is_better(float value, float best, int where) {
+    constexpr bool kIsMinimum = is_minimum(kExtreme);
+    const bool is_worse = kIsMinimum ? value >= best : value <= best;
+    return where < 0 || (!is_worse && best == best);
+  }
+
+  // Rows and their ends.
+
+  __device__ __forceinline__ void clear_rows() {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) sums_[k][e] = 0.0f;
+#pragma unroll
+      for (int k = 0; k < kExtremes; ++k) {
+        best_[k][e] = 0.0f;
+        where_[k][e] = -1;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kOutNumbers; ++k) numbers_[k] = 0.0f;
+  }
+  __device__ __forceinline__ void clear_all() {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+#pragma unroll
+      for (int k = 0; k < kOutVectors; ++k) vectors_[k][e] = 0.0f;
+      if constexpr (kHasWeights) {
+#pragma unroll
+        for (int s = 0; s < kSize; ++s) weights_[s][e] = 0.0f;
+      }
+    }
+  }
+  __device__ __forceinline__ static void add_over_edges(float (&x)[kElements]) {
+#pragma unroll
+    for (int offset = 16; offset >= kLanes; offset /= 2) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) x[e] += __shfl_xor_sync(kAllLanes, x[e], offset);
+    }
+  }
+  __device__ __forceinline__ void finish_row(const Row& row, int partial) {
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) add_over_edges(sums_[k]);
+    for_each<kExtremes>([&](auto k) {
+#pragma unroll
+      for (int offset = 16; offset >= kLanes; offset /= 2) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          const float value = __shfl_xor_sync(kAllLanes, best_[k][e], offset);
+          const int where = __shfl_xor_sync(kAllLanes, where_[k][e], offset);
+          if (where < 0) continue;
+          // Of equal ones, and of two that are NaN, the first edge wins.
+          const float best = best_[k][e];
+          const bool is_equal = value == best || (value != value && best != best);
+          if (is_equal && where_[k][e] >= 0 ? where < where_[k][e]
+                                            : is_better<k>(value, best, where_[k][e])) {
+            best_[k][e] = value;
+            where_[k][e] = where;
+          }
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (where_[k][e] < 0) continue;
+        const int64_t at = row.begin + row.first + where_[k][e];
+        where_[k][e] = p_.edge_ids != nullptr ? __ldg(p_.edge_ids + at) : static_cast<int>(at);
+      }
+    });
+#pragma unroll
+    for (int k = 0; k < kOutNumbers; ++k) {
+#pragma unroll
+      for (int offset = 16; offset > 0; offset /= 2) {
+        numbers_[k] += __shfl_xor_sync(kAllLanes, numbers_[k], offset);
+      }
+    }
+    if (edge_ != 0) return;
+    if (partial < 0) return write_row(row.row);
+    float* to = p_.partial + int64_t{partial} * p_.partial_floats;
+    if (is_own_) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+#pragma unroll
+        for (int k = 0; k < kSums; ++k) to[place(k, e)] = sums_[k][e];
+#pragma unroll
+        for (int k = 0; k < kExtremes; ++k) {
+          to[place(kSums + 2 * k, e)] = best_[k][e];
+          to[place(kSums + 2 * k + 1, e)] =
+              __uint_as_float(static_cast<uint32_t>(where_[k][e]));
+        }
+      }
+    }
+    if (lane_ == 0) {
+#pragma unroll
+      for (int k = 0; k < kOutNumbers; ++k) to[number_place(k)] = numbers_[k];
+    }
+  }
+  // Places in partial sums: features one after another, and then numbers of each block of features.
+  __device__ __forceinline__ int64_t place(int slot, int e) const {
+    return (int64_t{slot} * p_.chunks + chunk_) * kElements + e;
+  }
+  __device__ __forceinline__ int64_t number_place(int k) const {
+    return int64_t{kSums + 2 * kExtremes} * p_.chunks * kElements +
+           int64_t{blockIdx.y} * kOutNumbers + k;
+  }
+  // Writes the results of a row. Lanes side by side along the features call it.
+  __device__ __forceinline__ void write_row(int row) const {
+    for_each<M::kOutputs>([&](auto k) {
+      constexpr EdgeOutput kKind = M::output(k);
+      constexpr int kOwn = Counts::outputs(kKind, k);
+      if constexpr (kKind == EdgeOutput::kSum) {
+        if (is_own_) write(p_.outputs[k], row, sums_[kOwn]);
+      } else if constexpr (Counts::is_extreme(kKind)) {
+        if (!is_own_) return;
+        write(p_.outputs[k], row, best_[kOwn]);
+        int32_t* to = p_.outputs[k].winners + int64_t{row} * p_.width + chunk_ * kElements;
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          if (is_real(e)) to[e] = where_[kOwn][e];
+        }
+      } else if constexpr (kKind == EdgeOutput::kRowNumber) {
+        if (lane_ == 0) block_of(p_.outputs[k], p_.rows)[row] = numbers_[kOwn];
+      }
+    });
+  }
+  __device__ __forceinline__ void write(const EdgeTarget& to, int row,
+                                        const float (&value)[kElements]) const {
+    char* start = to.data + int64_t{row} * to.row;
+    if (to.is_vectors && kElements == 8 && to.is_float) {
+#pragma unroll
+      for (int e = 0; e < kElements; e += 4) {
+        *reinterpret_cast<float4*>(start + 2 * offset_ + 4 * e) =
+            make_float4(value[e], value[e + 1], value[e + 2], value[e + 3]);
+      }
+      return;
+    }
+    if (to.is_vectors) {
+      uint4 words;
+      if constexpr (!M::kIs16Bits) {
+        words = make_uint4(__float_as_uint(value[0]), __float_as_uint(value[1]),
+                           __float_as_uint(value[2]), __float_as_uint(value[3]));
+      } else {
+        words = make_uint4(pair(value[0], value[1]), pair(value[2], value[3]),
+                           pair(value[4 % kElements], value[5 % kElements]),
+                           pair(value[6 % kElements], value[7 % kElements]));
+      }
+      *reinterpret_cast<uint4*>(start + offset_) = words;
+      return;
+    }
+    const int first = chunk_ * kElements;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if (!is_real(e)) continue;
+      if (!M::kIs16Bits || to.is_float) {
+        reinterpret_cast<float*>(start)[first + e] = value[e];
+      } else {
+        reinterpret_cast<uint16_t*>(start)[first + e] =
+            static_cast<uint16_t>(pair(value[e], 0.0f));
+      }
+    }
+  }
+  __device__ __forceinline__ static uint32_t pair(float low, float high) {
+    if constexpr (M::kIsHalf) {
+      return float16_pair(low, high);
+    } else {
+      return bfloat16_pair(low, high);
+    }
+  }
+
+  // What is added up over all edges: every warp writes its sum, [warps][...][width].
+  __device__ __forceinline__ void finish_all() {
+    for_each<M::kOutputs>([&](auto k) {
+      float* to = reinterpret_cast<float*>(p_.outputs[k].data);
+      if constexpr (M::output(k) == EdgeOutput::kVector) {
+        constexpr int kOwn = Counts::outputs(EdgeOutput::kVector, k);
+        add_over_edges(vectors_[kOwn]);
+        write_sum(to + warp_ * p_.width, vectors_[kOwn]);
+      } else if constexpr (M::output(k) == EdgeOutput::kMappedWeight) {
+#pragma unroll
+        for (int s = 0; s < kSize; ++s) {
+          add_over_edges(weights_[s]);
+          write_sum(to + (warp_ * kSize + s) * p_.width, weights_[s]);
+        }
+      }
+    });
+  }
+  __device__ __forceinline__ void write_sum(float* to, const float (&sum)[kElements]) const {
+    if (edge_ != 0) return;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if (is_real(e)) to[chunk_ * kElements + e] = sum[e];
+    }
+  }
+
+  const EdgeLaunch& p_;
+  char* memory_ = launched_shared();
+  int lane_;
+  int edge_;
+  int chunk_;     // of all features
+  int valid_;     // features from the lane's first on
+  bool is_own_;   // it has any
+  uint32_t offset_;
+  int64_t warp_;
+  float fixed_[M::kInputs][kElements];  // what all edges, or those of a row, share
+  float map_[at_least_one(kSize)][kElements];
+  float sums_[at_least_one(kSums)][kElements];
+  float best_[at_least_one(kExtremes)][kElements];
+  int where_[at_least_one(kExtremes)][kElements];  // the edge, counted from the row's or part's first
+  float numbers_[at_least_one(kOutNumbers)];
+  float vectors_[at_least_one(kOutVectors)][kElements];
+  float weights_[at_least_one(kHasWeights ? kSize : 0)][kElements];
+  // Lane i holds row i of the item.
+  int64_t base_ = 0;
+  int own_first_ = 0;
+  int own_count_ = 0;
+  int own_row_ = 0;
+  int rows_ = 0;
+  // The producer's place, and the column and number of one edge of its next step.
+  Row row_{};
+  int next_ = 0;
+  int at_ = 0;
+  int column_ = 0;
+  int id_ = 0;
+};
+
+template <class M>
+__global__ void __launch_bounds__(32 * kEdgeWarps, M::kBlocks)
+    edge_rows_kernel(const __grid_constant__ EdgeLaunch p) {
+  EdgeRows<M>(p).run();
+}
+template <class M>
+__global__ void __launch_bounds__(32 * kEdgeWarps)
+    edge_cuts_kernel(const __grid_constant__ EdgeLaunch p) {
+  EdgeRows<M>(p).run_cut();
+}
+
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,120 @@
+"""Functions over edges whose kernels the emulator is built with: those of layers, and every form of input."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from gnnsparse.ops.edges.cuda import Variant, program_text
+from gnnsparse.ops.edges.program import (
+    Code,
+    Function,
+    Input,
+    Pass,
+    column_pass,
+    forward_pass,
+    function_of,
+    row_pass,
+)
+
+
+def _gine(size: int) -> Function:
+    code = Code(2)
+    message = code.emit("relu", code.emit("add", 0, 1))
+    return function_of(
+        (Input("source"), Input("edge", "mapped", size)), tuple(code.steps), (("sum", message),)
+    )
+
+
+def _resgated() -> Function:
+    code = Code(3)
+    message = code.emit("mul", code.emit("sigmoid", code.emit("add", 0, 1)), 2)
+    inputs = Input("target"), Input("source"), Input("source")
+    return function_of(inputs, tuple(code.steps), (("sum", message),))
+
+
+def _gated_gcn() -> Function:
+    code = Code(4)
+    edge = code.emit("add", code.emit("add", 0, 1), 2)
+    gate = code.emit("sigmoid", edge)
+    inputs = Input("target"), Input("source"), Input("edge"), Input("source")
+    results = ("sum", code.emit("mul", gate, 3)), ("sum", gate), ("edge", edge)
+    return function_of(inputs, tuple(code.steps), results)
+
+
+def _extremes() -> Function:
+    code = Code(3)
+    value = code.emit("add", code.emit("mul", 0, 1), 2)
+    inputs = Input("source"), Input("edge", "number"), Input("target")
+    return function_of(inputs, tuple(code.steps), (("max", value), ("min", value), ("sum", value)))
+
+
+def _numbers() -> Function:
+    code = Code(6)
+    weight = code.emit("mul", code.emit("exp", code.emit("add", 1, 2)), 3)
+    value = code.emit("add", code.emit("mul", 0, weight), code.emit("tanh", code.emit("mul", 4, 5)))
+    inputs = (
+        Input("source"), Input("source", "number"), Input("target", "number"), Input("edge", "number"),
+        Input("shared"), Input("shared", "number"),
+    )  # fmt: skip
+    return function_of(inputs, tuple(code.steps), (("sum", value),))
+
+
+class Case(NamedTuple):
+    """A function, in a storage dtype, with so many features."""
+
+    name: str
+    dtype: torch.dtype
+    width: int
+
+
+FUNCTIONS = {
+    "gine": _gine(8), "gine 3": _gine(3), "resgated": _resgated(), "gated_gcn": _gated_gcn(),
+    "extremes": _extremes(), "numbers": _numbers(),
+}  # fmt: skip
+_WIDTHS = {
+    "gine": ((128, 200), (30,)), "gine 3": ((4, 30), ()), "resgated": ((30,), (128,)),
+    "gated_gcn": ((128,), (200,)), "extremes": ((4, 128), (30,)), "numbers": ((30, 200), (4,)),
+}  # fmt: skip
+CASES = [
+    Case(name, dtype, width)
+    for name, widths in _WIDTHS.items()
+    for dtype, of in zip((torch.float32, torch.float16), widths, strict=True)
+    for width in of
+]
+
+
+def passes_of(function: Function) -> list[Pass]:
+    """The passes for the results, and for the gradients of all inputs."""
+    needs = (True,) * (len(function.inputs) + 1)
+    found = forward_pass(function), row_pass(function, needs), column_pass(function, needs)
+    return [pass_ for pass_ in found if pass_ is not None]
+
+
+def _variants(name: str) -> Iterator[Variant]:
+    for case in CASES:
+        if case.name == name:
+            chunks = -(-case.width * case.dtype.itemsize // 16)
+            for pass_ in passes_of(FUNCTIONS[name]):
+                yield Variant(pass_, case.dtype, max(2, min(5, (chunks - 1).bit_length())))
+
+
+def kernel_name(program: str) -> str:
+    return hashlib.sha256(program.encode()).hexdigest()[:16]
+
+
+def emulated_units() -> dict[str, str]:
+    """The units that the emulator is built of beside its own: their names and texts."""
+    made = {}
+    for name in FUNCTIONS:
+        text = '#include "edge_kernels.h"\nnamespace gnnsparse::cuda {\n'
+        for variant in dict.fromkeys(_variants(name)):
+            message = variant.text()
+            kernel = kernel_name(program_text(message))
+            text += f"namespace k{kernel} {{\n{message}"
+            text += f'const bool added = add_edge_kernel<Message>("{kernel}");\n}}\n'
+        made[f"edges_{name.replace(' ', '_')}.cu"] = text + "}\n"
+    return made

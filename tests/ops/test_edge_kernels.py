@@ -1,0 +1,109 @@
+"""The GPU kernel of edge functions, in the emulator and on a GPU: every form of pass beside float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.formats.csr import Csr
+from gnnsparse.ops.edges import cuda
+from gnnsparse.ops.edges.program import Pass
+from gnnsparse.ops.edges.rows import Rows
+from gnnsparse.sparse.kernel_cache import KernelCache
+from tests.ops.conftest import Place
+from tests.ops.edge_pass_oracle import expected_outputs
+from tests.ops.edge_passes import CASES, FUNCTIONS, Case, kernel_name, passes_of
+
+ROWS, COLUMNS, HUB = 70, 40, 600
+
+
+@pytest.fixture
+def edge_place(gpu_place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Emulated kernels are found by the names of their programs, and not compiled."""
+    monkeypatch.setattr(cuda, "_kernels", {})
+    if gpu_place.path is not None:
+        monkeypatch.setattr(cuda, "compile_program", lambda text, _: kernel_name(text).encode())
+    return gpu_place
+
+
+def _rows(device: str, row_ids: bool = True, edge_ids: bool = True) -> Rows:
+    """Rows in another order than the caller's, of 0 to 9 edges and one hub, some columns repeated."""
+    counts = torch.randint(0, 10, (ROWS,)) * (torch.rand(ROWS) < 0.8)
+    counts[ROWS // 2] = HUB
+    indptr = torch.zeros(ROWS + 1, dtype=torch.int64)
+    indptr[1:] = counts.cumsum(0)
+    nnz = int(indptr[-1])
+    columns = torch.randint(0, COLUMNS, (nnz,), dtype=torch.int32)
+    csr = Csr(indptr.to(device), columns.to(device), COLUMNS)
+    ids = torch.randperm(ROWS).to(torch.int32).to(device) if row_ids else None
+    # Some numbers of edges are not used.
+    edges = torch.randperm(nnz + 5)[:nnz].to(torch.int32).to(device) if edge_ids else None
+    return Rows(KernelCache(csr, ids), edges, nnz + 5 if edge_ids else nnz)
+
+
+def _arguments(pass_: Pass, rows: Rows, case: Case, device: str) -> list[torch.Tensor]:
+    edges, count = rows.num_edges, {"gathered": COLUMNS, "row": ROWS, "edge": rows.num_edges}
+    made: list[torch.Tensor] = []
+    for kind, size in zip(pass_.inputs, pass_.sizes, strict=True):
+        side = kind.split("_")[0]
+        if kind == "mapped":
+            made += [torch.randn(edges, size), torch.randn(size, case.width)]
+        elif kind.endswith("winner"):
+            made.append(torch.randint(-1, edges, (count[side], case.width), dtype=torch.int32))
+        elif kind.startswith("vector"):
+            made.append(torch.randn(1 if kind == "vector_number" else case.width))
+        elif kind.endswith("number"):
+            made.append(torch.randn(count[side]))
+        else:
+            made.append(torch.randn(count[kind], case.width).to(case.dtype))
+    if case.name == "extremes":  # products and sums are exact, and often equal
+        made = [t if t.dtype == torch.int32 else t.clamp(-2, 2).mul(4).round().div(4) for t in made]
+    return [t.to(device) for t in made]
+
+
+def _outputs(pass_: Pass, rows: Rows, case: Case, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+    """What a pass writes, full of NaN before."""
+    edges, size = rows.num_edges, max(pass_.sizes, default=0)
+    shapes = {
+        "edge": (edges, case.width), "row_number": (ROWS,), "edge_number": (edges,), "vector": (case.width,),
+        "mapped_edge": (edges, size), "mapped_weight": (size, case.width),
+    }  # fmt: skip
+    made = []
+    for kind, _ in pass_.outputs:
+        is_features = kind in ("sum", "max", "min", "edge")
+        shape = shapes.get(kind, (ROWS, case.width))
+        made.append(torch.full(shape, torch.nan, dtype=dtype if is_features else torch.float32))
+        if kind in ("max", "min"):
+            made.append(torch.full(shape, -7, dtype=torch.int32))
+    return [t.to(device) for t in made]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.name}-{c.dtype}-{c.width}".replace("torch.", ""))
+def test_a_pass_computes_what_its_code_says(edge_place: Place, case: Case) -> None:
+    torch.manual_seed(case.width)
+    device = edge_place.device
+    for number, pass_ in enumerate(passes_of(FUNCTIONS[case.name])):
+        rows = _rows(device, number != 1, number != 2)
+        arguments = _arguments(pass_, rows, case, device)
+        dtype = torch.float32 if number == 0 else case.dtype
+        expected = expected_outputs(pass_, rows, arguments)
+        found = [_outputs(pass_, rows, case, dtype, device) for _ in range(2)]
+        for outputs in found:
+            cuda.run_pass(pass_, rows, arguments, outputs)
+        used = torch.zeros(rows.num_edges, dtype=torch.bool)
+        used[slice(None) if rows.edge_ids is None else rows.edge_ids.long().cpu()] = True
+        kinds: list[str] = []
+        for kind, _ in pass_.outputs:
+            kinds += [kind, "winner"] if kind in ("max", "min") else [kind]
+        for kind, want, one, again in zip(kinds, expected, *found, strict=True):
+            keep: Any = used if kind in ("edge", "edge_number", "mapped_edge") else slice(None)
+            assert torch.equal(one[keep], again[keep])  # the same bits
+            if kind == "winner":
+                assert torch.equal(one.cpu().long(), want)
+                continue
+            rounding = torch.finfo(one.dtype).eps if one.dtype != torch.float32 else 2e-6
+            scale = want[keep].abs().amax().clamp(min=1)
+            error = (one.cpu().double()[keep] - want[keep]).abs().amax() / scale
+            assert error < 2 * rounding, (pass_, kind, float(error))
