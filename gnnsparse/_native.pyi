@@ -6,6 +6,7 @@ Arrays are tensors, whose dtypes, lengths and devices are checked where pointers
 Signatures are written out where several functions take the same arguments: a stub has no way to share them.
 """
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 import torch
@@ -101,6 +102,15 @@ class WorkList:
         partials: int,
         row_offsets: _Array = None,
         prefetch_distance: int = 0,
+    ) -> None: ...
+
+class EdgeProgram:
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        sizes: Sequence[int],
+        steps: Sequence[tuple[str, tuple[int, ...], float]],
+        outputs: Sequence[tuple[str, int]],
     ) -> None: ...
 
 class StoredRows:
@@ -376,6 +386,17 @@ def cpu_sddmm_heads(
 def cpu_softmax_heads(a: Csr, scores: torch.Tensor, heads: int, out: torch.Tensor, threads: int) -> None: ...
 def cpu_softmax_heads_grad(
     a: Csr, weights: torch.Tensor, grad: torch.Tensor, heads: int, out: torch.Tensor, threads: int
+) -> None: ...
+def cpu_edges(
+    program: EdgeProgram,
+    a: Csr,
+    row_ids: _Array,
+    edge_ids: _Array,
+    num_edges: int,
+    width: int,
+    arguments: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    threads: int,
 ) -> None: ...
 def cpu_attention(
     problem: Attention,

@@ -94,6 +94,7 @@ void bind_views(py::module_& m);
 void bind_preprocess(py::module_& m);
 void bind_cpu(py::module_& m);
 void bind_cpu_heads(py::module_& m);
+void bind_cpu_edges(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_graph_attention(py::module_& m);
 void bind_graph_attention_args(py::module_& m);

@@ -14,6 +14,7 @@ PYBIND11_MODULE(_native, m) {
   gnnsparse::bindings::bind_preprocess(m);
   gnnsparse::bindings::bind_cpu(m);
   gnnsparse::bindings::bind_cpu_heads(m);
+  gnnsparse::bindings::bind_cpu_edges(m);
   gnnsparse::bindings::bind_attention(m);
   gnnsparse::bindings::bind_graph_attention_args(m);
   gnnsparse::bindings::bind_graph_attention(m);

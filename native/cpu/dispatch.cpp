@@ -64,6 +64,23 @@ int64_t row_chunk(const CsrView& a, int64_t width) {
   return std::clamp<int64_t>(kWork / per_row, 1, 256);
 }
 
+// The first row of a chunk, where all have about as many nonzeros, and begin at multiples of
+// `together`.
+int64_t first_row(const CsrView& a, int64_t chunk, int64_t chunks, int64_t together = 1) {
+  const int64_t total = a.nnz + a.rows;  // a row without nonzeros is work as well
+  const int64_t goal = total / chunks * chunk + total % chunks * chunk / chunks;
+  int64_t low = 0, high = a.rows;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (a.indptr[middle] + middle < goal) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return std::min(ceil_div(low, together) * together, a.rows);
+}
+
 // body(begin, end) on rows of about as many nonzeros each, so that hub rows do not hold others
 // back. A kernel asks for no row of X past its last nonzero: in large matrices it has many before
 // that. `together`: all but the last range begin and end at multiples of it.
@@ -71,25 +88,13 @@ template <class Body>
 void parallel_rows(const CsrView& a, int64_t width, int threads, Body body, int64_t together = 1) {
   constexpr int64_t kMostWork = 1 << 19;
   constexpr int64_t kChunksAThread = 16;
-  const int64_t total = a.nnz + a.rows;  // a row without nonzeros is work as well
+  const int64_t total = a.nnz + a.rows;
   width = std::max<int64_t>(width, 1);
   const int64_t work = std::clamp(total * width / (kChunksAThread * threads), kWork, kMostWork);
   const int64_t chunks = std::clamp<int64_t>(total * width / work, 1, std::max<int64_t>(a.rows, 1));
-  const auto first_row = [&](int64_t chunk) {
-    const int64_t goal = total / chunks * chunk + total % chunks * chunk / chunks;
-    int64_t low = 0, high = a.rows;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
-      if (a.indptr[middle] + middle < goal) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return std::min(ceil_div(low, together) * together, a.rows);
-  };
   parallel_dynamic(chunks, 1, threads, [&](int64_t chunk) {
-    const int64_t begin = first_row(chunk), end = first_row(chunk + 1);
+    const int64_t begin = first_row(a, chunk, chunks, together);
+    const int64_t end = first_row(a, chunk + 1, chunks, together);
     if (begin < end) body(begin, end);
   });
 }
@@ -284,6 +289,45 @@ void graph_attention_column_grads(const GraphAttentionArgs& args, int threads) {
   const auto run = kernels().graph_attention_column_grads;
   parallel_rows(args.a, args.heads() * (args.problem.base.d + args.problem.base.dv), threads,
                 [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void run_edges(const EdgeArgs& args, int threads) {
+  const EdgeProgram& program = *args.program;
+  const auto outputs = static_cast<int64_t>(program.outputs.size());
+  for (int64_t k = 0; k < outputs; ++k) {
+    const MutableDenseView& y = args.outputs[k];
+    const int64_t rows = program.outputs[k] == EdgeOutput::kEdge  ? args.a.nnz
+                         : program.outputs[k] == EdgeOutput::kSum ? args.a.rows
+                                                                  : 0;
+    if (rows > 0) advise_huge_pages(y.data, rows * y.stride * size_of(y.dtype));
+  }
+  // How rows are divided depends on the sizes alone: so do the bits of sums over all edges.
+  constexpr int64_t kMostChunks = 512;
+  const int64_t instructions = static_cast<int64_t>(program.edge.size()) + program.size;
+  const int64_t work = (args.a.nnz + args.a.rows) * args.width * instructions;
+  const int64_t chunks =
+      std::clamp<int64_t>(work / (4 * kWork), 1, std::clamp<int64_t>(args.a.rows, 1, kMostChunks));
+  const int64_t own = args.partials_before(outputs);
+  std::vector<float> partials(chunks * own);
+  const auto run = kernels().edge_rows;
+  parallel_dynamic(chunks, 1, threads, [&](int64_t chunk) {
+    const int64_t begin = first_row(args.a, chunk, chunks);
+    const int64_t end = first_row(args.a, chunk + 1, chunks);
+    if (begin < end) run(args, begin, end, partials.data() + chunk * own);
+  });
+  for (int64_t k = 0; k < outputs; ++k) {
+    const bool is_map = program.outputs[k] == EdgeOutput::kMappedWeight;
+    if (!is_map && program.outputs[k] != EdgeOutput::kVector) continue;
+    auto* out = static_cast<float*>(args.outputs[k].data);
+    for (int64_t i = 0; i < (is_map ? program.size : 1); ++i) {
+      const float* from = partials.data() + args.partials_before(k) + i * args.padded();
+      for (int64_t f = 0; f < args.width; ++f) {
+        double total = 0.0;
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) total += from[chunk * own + f];
+        out[i * args.width + f] = static_cast<float>(total);
+      }
+    }
+  }
 }
 
 void round_to_tf32(const float* in, float* out, int64_t count, int threads) {

@@ -3,6 +3,7 @@
 // After the kernels that they are made of, in this order.
 #include "attention.inl"
 #include "edge_sums.inl"
+#include "edges.inl"
 #include "graph_attention.inl"
 #include "graph_attention_grads.inl"
 #include "heads.inl"
@@ -27,5 +28,6 @@ extern const KernelTable kAvx512Kernels = {"avx512",
                                            avx512::attention_column_grads,
                                            avx512::graph_attention_rows,
                                            avx512::graph_attention_row_grads,
-                                           avx512::graph_attention_column_grads};
+                                           avx512::graph_attention_column_grads,
+                                           avx512::edge_rows};
 }  // namespace gnnsparse::cpu

@@ -6,6 +6,7 @@
 
 #include "gnnsparse/attention_problem.h"
 #include "gnnsparse/blocked.h"
+#include "gnnsparse/edge_program.h"
 #include "gnnsparse/graph_attention.h"
 #include "gnnsparse/heads_problem.h"
 #include "gnnsparse/quantize.h"
@@ -198,6 +199,8 @@ struct KernelTable {
   void (*graph_attention_rows)(const GraphAttentionArgs& args, int64_t begin, int64_t end);
   void (*graph_attention_row_grads)(const GraphAttentionArgs& args, int64_t begin, int64_t end);
   void (*graph_attention_column_grads)(const GraphAttentionArgs& args, int64_t begin, int64_t end);
+  // Adds to `partials` what is summed over all edges: EdgeArgs::partials_before says where.
+  void (*edge_rows)(const EdgeArgs& args, int64_t begin, int64_t end, float* partials);
 };
 
 extern const KernelTable kPortableKernels;
@@ -238,6 +241,7 @@ void attention_column_grads(const AttentionArgs& args, int threads);
 void graph_attention(const GraphAttentionArgs& args, int threads);
 void graph_attention_row_grads(const GraphAttentionArgs& args, int threads);
 void graph_attention_column_grads(const GraphAttentionArgs& args, int threads);
+void run_edges(const EdgeArgs& args, int threads);
 
 // out[i] = in[i] rounded to tf32.
 void round_to_tf32(const float* in, float* out, int64_t count, int threads);

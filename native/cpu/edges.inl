@@ -1,0 +1,497 @@
+// Functions over edges: instructions that are executed for some edges of a row, a batch, at a time.
+// Values are arrays [edges of a batch, features of a block] that stay in the nearest caches.
+// Include it after kernels.inl.
+#include <vector>
+
+#include "functions.h"
+#include "gnnsparse/edge_program.h"
+
+namespace gnnsparse::cpu::GNNSPARSE_ISA {
+namespace {
+
+constexpr int64_t kFeatureBlock = 256;     // at most
+constexpr int64_t kMostBatch = 32;         // edges
+constexpr int64_t kBatchBytes = 48 << 10;  // of all values of a batch
+
+// Where the vectors of a value lie, and how far apart those of edges and of features are: 0 where
+// all have the same.
+struct Lanes {
+  float* data;
+  int64_t edge;
+  int64_t vector;
+
+  Vec at(int64_t e, int64_t v) const { return load(data + e * edge + v * vector); }
+};
+
+struct Batch {
+  int64_t begin = 0;  // its first nonzero
+  int64_t count = 0;
+  bool is_first = false;  // of its row
+  int64_t row = 0;        // the caller's number
+  int64_t ids[kMostBatch];
+};
+
+class EdgeMachine {
+ public:
+  EdgeMachine(const EdgeArgs& args, float* partials)
+      : args_(args), program_(*args.program), partials_(partials) {
+    const int64_t width = std::max<int64_t>(args.width, 1);
+    const int64_t blocks = ceil_div(width, kFeatureBlock);
+    block_ = ceil_div<int64_t>(ceil_div(width, blocks), kWidth) * kWidth;
+    const int64_t slots = std::max(program_.edge_slots, 1);
+    batch_ = std::clamp<int64_t>(kBatchBytes / (slots * block_ * 4), 1, kMostBatch);
+    const int64_t outputs = static_cast<int64_t>(program_.outputs.size());
+    const int64_t values = (program_.fixed_slots + slots * batch_ + outputs) * block_;
+    memory_.resize(values + program_.size * args.padded() + kWidth);
+    winners_.resize(outputs * block_);
+    totals_.resize(outputs);
+    // Whole vectors begin where lines of the cache do.
+    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+    fixed_ = memory_.data() + (-address % (kWidth * 4)) / 4;
+    edges_ = fixed_ + program_.fixed_slots * block_;
+    sums_ = edges_ + slots * batch_ * block_;
+    map_ = sums_ + outputs * block_;
+    for (int k = 0; k < program_.size; ++k) {
+      memcpy(map_ + k * args.padded(), args.map + k * args.width, args.width * 4);
+    }
+  }
+
+  void run(int64_t begin, int64_t end) {
+    last_ = args_.a.indptr[end];
+    for (int64_t i = begin; i < end; ++i) {
+      std::fill(totals_.begin(), totals_.end(), 0.0f);
+      for (int64_t f = 0; f < args_.width; f += block_) run_row(i, f);
+    }
+  }
+
+ private:
+  void run_row(int64_t i, int64_t f) {
+    Batch batch;
+    batch.row = args_.row_ids == nullptr ? i : args_.row_ids[i];
+    first_ = f;
+    features_ = std::min(block_, args_.width - f);
+    vectors_ = ceil_div<int64_t>(features_, kWidth);
+    if (shared_at_ != f) {
+      execute(program_.shared, batch);
+      shared_at_ = f;
+    }
+    const size_t outputs = program_.outputs.size();
+    memset(sums_, 0, outputs * block_ * sizeof(float));
+    const int64_t begin = args_.a.indptr[i], end = args_.a.indptr[i + 1];
+    if (begin == end) {
+      std::fill(winners_.begin(), winners_.end(), -1);
+    } else {
+      execute(program_.row, batch);
+    }
+    for (int64_t e = begin; e < end; e += batch_) {
+      batch.begin = e;
+      batch.is_first = e == begin;
+      batch.count = std::min(batch_, end - e);
+      for (int64_t j = 0; j < batch.count; ++j) {
+        batch.ids[j] = args_.edge_ids == nullptr ? e + j : args_.edge_ids[e + j];
+      }
+      execute(program_.edge, batch);
+    }
+    for (size_t k = 0; k < outputs; ++k) finish(k, batch.row);
+  }
+
+  void execute(const std::vector<EdgeInstruction>& instructions, const Batch& batch) {
+    for (const EdgeInstruction& instruction : instructions) {
+      switch (instruction.kind) {
+        case EdgeInstruction::kLoad:
+          load_input(instruction, batch);
+          break;
+        case EdgeInstruction::kStep:
+          compute(instruction, batch.count);
+          break;
+        case EdgeInstruction::kOutput:
+          reduce(instruction, batch);
+      }
+    }
+  }
+
+  Lanes lanes(const EdgeValue& value) const {
+    if (value.level != EdgeLevel::kEdge) {
+      return {fixed_ + value.slot * block_, 0, value.features ? kWidth : 0};
+    }
+    float* data = edges_ + value.slot * batch_ * block_;
+    return value.features ? Lanes{data, block_, kWidth} : Lanes{data, kWidth, 0};
+  }
+
+  // Steps.
+
+  template <int kCount, class Function>
+  void apply(const EdgeInstruction& step, int64_t edges, Function function) {
+    Lanes in[kCount == 0 ? 1 : kCount];
+    const Lanes out = lanes(step.result);
+    for (int i = 0; i < kCount; ++i) in[i] = lanes(step.operands[i]);
+    int64_t outer = step.result.level == EdgeLevel::kEdge ? edges : 1;
+    int64_t inner = step.result.features ? vectors_ : 1;
+    // Values that lie without gaps are one long row.
+    bool is_flat = outer > 1 && inner > 1 && out.edge == inner * out.vector;
+    for (int i = 0; i < kCount; ++i) is_flat = is_flat && in[i].edge == inner * in[i].vector;
+    if (is_flat) {
+      inner *= outer;
+      outer = 1;
+    }
+    for (int64_t e = 0; e < outer; ++e) {
+      for (int64_t v = 0; v < inner; ++v) {
+        Vec y;
+        if constexpr (kCount == 0) y = function();
+        if constexpr (kCount == 1) y = function(in[0].at(e, v));
+        if constexpr (kCount == 2) y = function(in[0].at(e, v), in[1].at(e, v));
+        if constexpr (kCount == 3) y = function(in[0].at(e, v), in[1].at(e, v), in[2].at(e, v));
+        store(out.data + e * out.edge + v * kWidth, y);
+      }
+    }
+  }
+
+  void compute(const EdgeInstruction& step, int64_t edges) {
+    const auto unary = [&](auto function) { apply<1>(step, edges, function); };
+    const auto binary = [&](auto function) { apply<2>(step, edges, function); };
+    using Op = EdgeOperation;
+    switch (step.operation) {
+      case Op::kConst:
+        return apply<0>(step, edges, [&] { return broadcast(step.constant); });
+      case Op::kNeg:
+        return unary([](Vec x) { return -x; });
+      case Op::kAbs:
+        return unary([](Vec x) { return absolute(x); });
+      case Op::kExp:
+        return unary([](Vec x) { return exp_any(x); });
+      case Op::kExpm1:
+        return unary([](Vec x) { return exp_minus_one(x); });
+      case Op::kLog:
+        return unary([](Vec x) { return logarithm(x); });
+      case Op::kLog1p:
+        return unary([](Vec x) { return logarithm_of_more(x); });
+      case Op::kSqrt:
+        return unary([](Vec x) { return square_root(x); });
+      case Op::kTanh:
+        return unary([](Vec x) { return hyperbolic_tangent(x); });
+      case Op::kSigmoid:
+        return unary([](Vec x) { return sigmoid(x); });
+      case Op::kSoftplus:
+        return unary([](Vec x) { return softplus(x); });
+      case Op::kErf:
+        return unary([](Vec x) { return error_function(x); });
+      case Op::kSin:
+        return unary([](Vec x) { return wave<0>(x); });
+      case Op::kCos:
+        return unary([](Vec x) { return wave<1>(x); });
+      case Op::kRelu:
+        return unary([](Vec x) { return x < 0.0f ? Vec{} : x; });
+      case Op::kAdd:
+        return binary([](Vec x, Vec y) { return x + y; });
+      case Op::kSub:
+        return binary([](Vec x, Vec y) { return x - y; });
+      case Op::kMul:
+        return binary([](Vec x, Vec y) { return x * y; });
+      case Op::kDiv:
+        return binary([](Vec x, Vec y) { return x / y; });
+      case Op::kMaximum:
+        return binary([](Vec x, Vec y) { return larger(x, y); });
+      case Op::kMinimum:
+        return binary([](Vec x, Vec y) { return smaller(x, y); });
+      case Op::kGt:
+        return binary([](Vec x, Vec y) { return is_true(x > y); });
+      case Op::kGe:
+        return binary([](Vec x, Vec y) { return is_true(x >= y); });
+      case Op::kEq:
+        return binary([](Vec x, Vec y) { return is_true(x == y); });
+      case Op::kWhere:
+        return apply<3>(step, edges, [](Vec c, Vec x, Vec y) { return c != 0.0f ? x : y; });
+    }
+  }
+
+  // Inputs.
+
+  int64_t column(int64_t nonzero) const { return args_.a.indices[nonzero]; }
+  int64_t id(int64_t nonzero) const {
+    return args_.edge_ids == nullptr ? nonzero : args_.edge_ids[nonzero];
+  }
+
+  // Calls body(j, row) for each edge j of the batch with its row of the input, and asks for those
+  // of edges to come.
+  template <class T, class Index, class Body>
+  void for_rows(const T* x, int64_t stride, int64_t width, const Batch& batch, Index index,
+                Body body) const {
+    const int64_t ahead = prefetch_ahead(width * sizeof(T));
+    for (int64_t j = 0; j < batch.count; ++j) {
+      const int64_t next = batch.begin + j + ahead;
+      if (next < last_) prefetch(x + index(next) * stride, width);
+      body(j, x + index(batch.begin + j) * stride);
+    }
+  }
+
+  template <class T>
+  void copy_block(const T* from, float* to) const {
+    int64_t f = 0;
+    for (; f + kWidth <= features_; f += kWidth) store(to + f, load(from + f));
+    if (f < features_) store(to + f, load(from + f, features_ - f));
+  }
+
+  void load_input(const EdgeInstruction& instruction, const Batch& batch) {
+    const DenseView& x = args_.inputs[instruction.index];
+    const Lanes out = lanes(instruction.result);
+    const auto by_column = [this](int64_t e) { return column(e); };
+    const auto by_id = [this](int64_t e) { return id(e); };
+    const auto features = [&](auto index) {
+      with_type(x.dtype, [&](auto type) {
+        using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+        for_rows(row_of<T>(x, 0) + first_, x.stride, features_, batch, index,
+                 [&](int64_t j, const T* row) { copy_block(row, out.data + j * out.edge); });
+      });
+    };
+    const auto number = [&](int64_t j, int64_t at) {
+      store(out.data + j * out.edge, broadcast(static_cast<const float*>(x.data)[at]));
+    };
+    switch (program_.inputs[instruction.index]) {
+      case EdgeInput::kGathered:
+        return features(by_column);
+      case EdgeInput::kEdge:
+        return features(by_id);
+      case EdgeInput::kRow:
+        return with_type(x.dtype, [&](auto type) {
+          using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+          copy_block(row_of<T>(x, batch.row) + first_, out.data);
+        });
+      case EdgeInput::kVector:
+        return copy_block(static_cast<const float*>(x.data) + first_, out.data);
+      case EdgeInput::kVectorNumber:
+        return number(0, 0);
+      case EdgeInput::kRowNumber:
+        return number(0, batch.row);
+      case EdgeInput::kGatheredNumber:
+        for (int64_t j = 0; j < batch.count; ++j) number(j, column(batch.begin + j));
+        return;
+      case EdgeInput::kEdgeNumber:
+        for (int64_t j = 0; j < batch.count; ++j) number(j, batch.ids[j]);
+        return;
+      case EdgeInput::kMapped:
+        return load_mapped(batch, out);
+      case EdgeInput::kGatheredWinner:
+        return for_rows(row_of<int32_t>(x, 0) + first_, x.stride, features_, batch, by_column,
+                        [&](int64_t j, const int32_t* row) {
+                          is_winner(row, batch.ids[j], out.data + j * out.edge);
+                        });
+      case EdgeInput::kRowWinner:
+        for (int64_t j = 0; j < batch.count; ++j) {
+          is_winner(row_of<int32_t>(x, batch.row) + first_, batch.ids[j], out.data + j * out.edge);
+        }
+    }
+  }
+
+  void is_winner(const int32_t* row, int64_t id, float* to) const {
+    for (int64_t f = 0; f < features_; f += kWidth) {
+      IntVec winner = {};
+      memcpy(&winner, row + f, std::min<int64_t>(kWidth, features_ - f) * 4);
+      store(to + f, is_true(winner == static_cast<int32_t>(id)));
+    }
+  }
+
+  const float* numbers(int64_t id) const {
+    return static_cast<const float*>(args_.inputs[program_.mapped].data) + id * program_.size;
+  }
+
+  // Edges [j, j + kEdges) and vectors from v on: the map's elements are read once for them.
+  template <int kEdges>
+  void map_edges(const float* const* numbers, int64_t j, const Lanes& out) const {
+    for (int64_t v = 0; v < vectors_; ++v) {
+      Vec y[kEdges] = {};
+      const float* map = map_ + first_ + v * kWidth;
+      for (int k = 0; k < program_.size; ++k, map += args_.padded()) {
+        const Vec m = load(map);
+        for (int e = 0; e < kEdges; ++e) y[e] += numbers[e][k] * m;
+      }
+      for (int e = 0; e < kEdges; ++e) store(out.data + (j + e) * out.edge + v * kWidth, y[e]);
+    }
+  }
+  void load_mapped(const Batch& batch, const Lanes& out) {
+    const float* rows[kMostBatch];
+    for_rows(
+        numbers(0), program_.size, program_.size, batch, [this](int64_t e) { return id(e); },
+        [&](int64_t j, const float* row) { rows[j] = row; });
+    int64_t j = 0;
+    for (; j + 4 <= batch.count; j += 4) map_edges<4>(rows + j, j, out);
+    for (; j < batch.count; ++j) map_edges<1>(rows + j, j, out);
+  }
+
+  // Outputs.
+
+  void reduce(const EdgeInstruction& instruction, const Batch& batch) {
+    const int k = instruction.index;
+    const Lanes x = lanes(instruction.operands[0]);
+    float* own = partials_ + args_.partials_before(k) + first_;
+    switch (program_.outputs[k]) {
+      case EdgeOutput::kSum:
+      case EdgeOutput::kRowNumber:
+        return add_edges(x, batch.count, sums_ + k * block_);
+      case EdgeOutput::kVector:
+        return add_edges(x, batch.count, own);
+      case EdgeOutput::kMax:
+        return extreme<true>(x, batch, k);
+      case EdgeOutput::kMin:
+        return extreme<false>(x, batch, k);
+      case EdgeOutput::kEdge:
+        for (int64_t j = 0; j < batch.count; ++j) {
+          store_row(k, batch.ids[j], [&](int64_t v) { return x.at(j, v); });
+        }
+        return;
+      case EdgeOutput::kEdgeNumber: {
+        float* out = static_cast<float*>(args_.outputs[k].data);
+        for (int64_t j = 0; j < batch.count; ++j) {
+          const float total = sum_features([&](int64_t v) { return x.at(j, v); });
+          out[batch.ids[j]] = first_ == 0 ? total : out[batch.ids[j]] + total;
+        }
+        return;
+      }
+      case EdgeOutput::kMappedEdge:
+        return mapped_edge(x, batch, static_cast<float*>(args_.outputs[k].data));
+      case EdgeOutput::kMappedWeight:
+        for (int i = 0; i < program_.size; i += 4, own += 4 * args_.padded()) {
+          mapped_weight(x, batch, i, own);
+        }
+    }
+  }
+
+  void add_edges(const Lanes& x, int64_t edges, float* to) const {
+    for (int64_t v = 0; v < vectors_; ++v) {
+      Vec total = {};
+      for (int64_t e = 0; e < edges; ++e) total += x.at(e, v);
+      store(to + v * kWidth, load(to + v * kWidth) + total);
+    }
+  }
+
+  template <bool kLargest>
+  void extreme(const Lanes& x, const Batch& batch, int k) {
+    for (int64_t v = 0; v < vectors_; ++v) {
+      float* value = sums_ + k * block_ + v * kWidth;
+      int32_t* place = winners_.data() + k * block_ + v * kWidth;
+      Vec best = load(value);
+      IntVec winner;
+      memcpy(&winner, place, sizeof winner);
+      int64_t e = 0;
+      if (batch.is_first) {
+        best = x.at(0, v);
+        winner = IntVec{} + static_cast<int32_t>(batch.ids[0]);
+        e = 1;
+      }
+      for (; e < batch.count; ++e) {
+        const Vec y = x.at(e, v);
+        const IntVec is_better = kLargest ? y > best : y < best;
+        const IntVec takes = is_better | ((y != y) & (best == best));  // the first NaN wins
+        best = takes ? y : best;
+        winner = takes ? IntVec{} + static_cast<int32_t>(batch.ids[e]) : winner;
+      }
+      store(value, best);
+      memcpy(place, &winner, sizeof winner);
+    }
+  }
+
+  // The sum over the features of a block. What is behind them is no number of theirs.
+  template <class Source>
+  float sum_features(Source source) const {
+    Vec total = {};
+    int64_t v = 0;
+    for (; (v + 1) * kWidth <= features_; ++v) total += source(v);
+    if (v < vectors_) total += first_lanes(source(v));
+    return sum(total);
+  }
+  Vec first_lanes(Vec x) const {
+    float lanes[kWidth];
+    store(lanes, x);
+    return load(lanes, features_ % kWidth);
+  }
+
+  void mapped_edge(const Lanes& x, const Batch& batch, float* out) const {
+    for (int64_t j = 0; j < batch.count; ++j) {
+      float* to = out + batch.ids[j] * program_.size;
+      for (int k = 0; k < program_.size; ++k) {
+        const float* map = map_ + k * args_.padded() + first_;
+        const float total =
+            sum_features([&](int64_t v) { return x.at(j, v) * load(map + v * kWidth); });
+        to[k] = first_ == 0 ? total : to[k] + total;
+      }
+    }
+  }
+
+  // Rows [k, k + 4) of the map's gradient.
+  void mapped_weight(const Lanes& x, const Batch& batch, int k, float* to) const {
+    const int rows = std::min(4, program_.size - k);
+    for (int64_t v = 0; v < vectors_; ++v) {
+      Vec totals[4] = {};
+      for (int64_t e = 0; e < batch.count; ++e) {
+        const Vec y = x.at(e, v);
+        const float* factors = numbers(batch.ids[e]) + k;
+        if (rows == 4) {
+          for (int i = 0; i < 4; ++i) totals[i] += factors[i] * y;
+        } else {
+          for (int i = 0; i < rows; ++i) totals[i] += factors[i] * y;
+        }
+      }
+      for (int i = 0; i < rows; ++i) {
+        float* row = to + i * args_.padded() + v * kWidth;
+        store(row, load(row) + totals[i]);
+      }
+    }
+  }
+
+  template <class Source>
+  void store_row(int k, int64_t row, Source source) const {
+    const MutableDenseView& y = args_.outputs[k];
+    with_type(y.dtype, [&](auto type) {
+      using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+      T* out = static_cast<T*>(y.data) + row * y.stride + first_;
+      int64_t v = 0;
+      for (; (v + 1) * kWidth <= features_; ++v) store(out + v * kWidth, source(v));
+      if (v < vectors_) store(out + v * kWidth, source(v), features_ - v * kWidth);
+    });
+  }
+
+  // What is stored when all edges of a row have been.
+  void finish(size_t k, int64_t row) {
+    const float* sums = sums_ + k * block_;
+    const auto source = [&](int64_t v) { return load(sums + v * kWidth); };
+    switch (program_.outputs[k]) {
+      case EdgeOutput::kMax:
+      case EdgeOutput::kMin:
+        memcpy(args_.winners[k] + row * args_.width + first_, winners_.data() + k * block_,
+               features_ * sizeof(int32_t));
+        [[fallthrough]];
+      case EdgeOutput::kSum:
+        return store_row(static_cast<int>(k), row, source);
+      case EdgeOutput::kRowNumber:
+        totals_[k] += sum_features(source);
+        static_cast<float*>(args_.outputs[k].data)[row] = totals_[k];
+        return;
+      default:
+        return;
+    }
+  }
+
+  const EdgeArgs& args_;
+  const EdgeProgram& program_;
+  float* partials_;
+  int64_t block_;  // features, whole vectors
+  int64_t batch_;  // edges
+  std::vector<float> memory_;
+  std::vector<int32_t> winners_;  // of each output, [block]
+  std::vector<float> totals_;     // of each output, of the blocks of a row so far
+  float* fixed_;                  // values of rows and of all, [slots, block]
+  float* edges_;                  // values of edges, [slots, batch, block]
+  float* sums_;                   // of each output, over a row, [outputs, block]
+  float* map_;                    // [size, padded]
+  int64_t last_ = 0;              // the nonzero behind the last one
+  int64_t first_ = 0;             // the block's first feature
+  int64_t features_ = 0;          // of the block
+  int64_t vectors_ = 0;           // that they take
+  int64_t shared_at_ = -1;        // the block for which the shared values are there
+};
+
+void edge_rows(const EdgeArgs& args, int64_t begin, int64_t end, float* partials) {
+  EdgeMachine(args, partials).run(begin, end);
+}
+
+}  // namespace
+}  // namespace gnnsparse::cpu::GNNSPARSE_ISA
