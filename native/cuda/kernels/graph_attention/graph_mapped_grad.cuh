@@ -48,7 +48,10 @@ __global__ void __launch_bounds__(kGraphThreads)
       for (int h = 0; h < heads; ++h) {
         const float2 factors = __ldg(reinterpret_cast<const float2*>(numbers + h * p.edges.head));
         const float2 vector = vectors[h * kMappedTile];
-        sum += factors.x * vector.x + factors.y * vector.y;
+        // A masked edge takes no part: the row's vectors may be infinite, and times zero that is
+        // NaN.
+        if (factors.x != 0.0f) sum += factors.x * vector.x;
+        if (factors.y != 0.0f) sum += factors.y * vector.y;
       }
       if (has) {
         const MutableDenseView to = p.grads.of_mapped.mutable_of(lane.batch, 0);
