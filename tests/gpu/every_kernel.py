@@ -1,7 +1,7 @@
 """Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
 
 compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
-    [starts] [narrow] [added] [eight_bits] [sampling]
+    [starts] [narrow] [added] [eight_bits] [sampling] [edges]
 
 Without names it runs all of them; "tiles" is a part of "graph_attention" short enough for racecheck.
 """
@@ -11,12 +11,15 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import torch
 
 import gnnsparse
 from gnnsparse import _native, masks
 from gnnsparse.formats.policy import packed_changes, packed_kernel
+from gnnsparse.ops.edges.cuda import available
+from gnnsparse.ops.edges.schema import kernel_on
 from gnnsparse.ops.spmm_kernels import spmm_into
 from gnnsparse.plan import AttentionPlan, CsrAttentionPlan, Plan
 from gnnsparse.plan.window import RESIDUAL_MODES
@@ -320,10 +323,28 @@ def all_sampling() -> None:
             store.gather(sampler.sample(nodes).nodes)
 
 
+def all_edges() -> None:
+    """Passes of functions over edges, with rows that are cut and parts of features."""
+    graph = random_graph(90, 70, 0.2, weighted=False, hubs=2, empty_rows=0.2).to("cuda")
+    for precision, width in product(("fp32", "fp16"), (3, 30, 264)):
+        a = gnnsparse.prepare(graph, precision=precision, cache=False)
+        assert kernel_on(a.device) is not None, available(a.device)
+        new: dict[str, Any] = {"device": "cuda", "requires_grad": True}
+        x, y = torch.randn(70, width, **new), torch.randn(90, width, **new)
+        e, w = torch.randn(a.num_edges, 5, **new), torch.randn(width, 5, **new)
+        s, t = torch.randn(a.num_edges, **new), torch.randn(width, **new)
+        results = gnnsparse.aggregate_edges(
+            a, lambda x_j, y_i, e_ij, s_ij, w, t: torch.sigmoid(x_j * t + torch.nn.functional.linear(e_ij, w))
+            * y_i + s_ij,
+            x_j=x, y_i=y, e_ij=e, s_ij=s, w=w, t=t, reduce=("sum", "max", "min", "none"),
+        )  # fmt: skip
+        sum(result.square().sum() for result in results).backward()
+
+
 KERNELS = {
     "products": all_products, "starts": all_starts, "narrow": all_narrow, "added": all_added,
     "attention": all_attention, "graph_attention": all_graph_attention, "eight_bits": all_eight_bits,
-    "sampling": all_sampling, "tiles": all_tiles,
+    "sampling": all_sampling, "tiles": all_tiles, "edges": all_edges,
 }  # fmt: skip
 
 

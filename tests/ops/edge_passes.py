@@ -10,6 +10,7 @@ import torch
 
 from gnnsparse.ops.edges.cuda import Variant, program_text
 from gnnsparse.ops.edges.program import (
+    OPERATIONS,
     Code,
     Function,
     Input,
@@ -63,6 +64,23 @@ def _numbers() -> Function:
     return function_of(inputs, tuple(code.steps), (("sum", value),))
 
 
+def _everything() -> Function:
+    """Every operation, of values for which it is defined."""
+    code = Code(2)
+    a, b = code.emit("sin", 0), code.emit("cos", 1)
+    above = code.emit("add", code.emit("abs", a), code.constant(0.5))
+    found = [code.emit(name, a) for name, count in OPERATIONS.items() if count == 1 and "log" not in name]
+    found += [code.emit(name, a, b) for name, count in OPERATIONS.items() if count == 2 and name != "div"]
+    found += [code.emit(name, above) for name in ("log", "log1p", "sqrt")]
+    found += [code.emit("div", b, above), code.emit("where", code.emit("gt", a, b), a, code.constant(1e30))]
+    found.remove(code.emit("sqrt", a))
+    total = code.constant(0.25)
+    for value in found[:-1]:
+        total = code.emit("add", total, value)
+    total = code.emit("minimum", total, code.emit("abs", found[-1]))
+    return function_of((Input("source"), Input("target")), tuple(code.steps), (("edge", total),))
+
+
 class Case(NamedTuple):
     """A function, in a storage dtype, with so many features."""
 
@@ -73,11 +91,12 @@ class Case(NamedTuple):
 
 FUNCTIONS = {
     "gine": _gine(8), "gine 3": _gine(3), "resgated": _resgated(), "gated_gcn": _gated_gcn(),
-    "extremes": _extremes(), "numbers": _numbers(),
+    "extremes": _extremes(), "numbers": _numbers(), "everything": _everything(),
 }  # fmt: skip
 _WIDTHS = {
     "gine": ((128, 200), (30,)), "gine 3": ((4, 30), ()), "resgated": ((30,), (128,)),
     "gated_gcn": ((128,), (200,)), "extremes": ((4, 128), (30,)), "numbers": ((30, 200), (4,)),
+    "everything": ((30,), ()),
 }  # fmt: skip
 CASES = [
     Case(name, dtype, width)
@@ -94,7 +113,8 @@ def passes_of(function: Function) -> list[Pass]:
     return [pass_ for pass_ in found if pass_ is not None]
 
 
-def _variants(name: str) -> Iterator[Variant]:
+def variants(name: str) -> Iterator[Variant]:
+    """Yield what is compiled for the cases of a function."""
     for case in CASES:
         if case.name == name:
             chunks = -(-case.width * case.dtype.itemsize // 16)
@@ -111,7 +131,7 @@ def emulated_units() -> dict[str, str]:
     made = {}
     for name in FUNCTIONS:
         text = '#include "edge_kernels.h"\nnamespace gnnsparse::cuda {\n'
-        for variant in dict.fromkeys(_variants(name)):
+        for variant in dict.fromkeys(variants(name)):
             message = variant.text()
             kernel = kernel_name(program_text(message))
             text += f"namespace k{kernel} {{\n{message}"

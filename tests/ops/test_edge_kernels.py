@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +12,13 @@ import torch
 
 from gnnsparse.formats.csr import Csr
 from gnnsparse.ops.edges import cuda
+from gnnsparse.ops.edges.cuda import program_text
 from gnnsparse.ops.edges.program import Pass
 from gnnsparse.ops.edges.rows import Rows
 from gnnsparse.sparse.kernel_cache import KernelCache
 from tests.ops.conftest import Place
 from tests.ops.edge_pass_oracle import expected_outputs
-from tests.ops.edge_passes import CASES, FUNCTIONS, Case, kernel_name, passes_of
+from tests.ops.edge_passes import CASES, FUNCTIONS, Case, kernel_name, passes_of, variants
 
 ROWS, COLUMNS, HUB = 70, 40, 600
 
@@ -26,6 +30,26 @@ def edge_place(gpu_place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     if gpu_place.path is not None:
         monkeypatch.setattr(cuda, "compile_program", lambda text, _: kernel_name(text).encode())
     return gpu_place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_programs_compile(name: str, tmp_path: Path) -> None:
+    """By NVRTC where it is, or else by nvcc."""
+    programs = [program_text(variant.text()) for variant in variants(name)]
+    if (compiler := cuda.nvrtc()) is not None:
+        for program in programs[:3]:
+            assert compiler.compile(program, "sm_90")[1:4] == b"ELF"
+        with pytest.raises(RuntimeError, match="nothing_of_this_name"):
+            compiler.compile(programs[0].replace("edge_rows(", "edge_rows(nothing_of_this_name "), "sm_90")
+        return
+    if (nvcc := shutil.which("nvcc")) is None:
+        pytest.skip("needs NVRTC or nvcc")
+    native, file = Path(__file__).parents[2] / "native", tmp_path / "program.cu"
+    file.write_text(programs[0])
+    flags = ["-std=c++17", "-arch=sm_90a", "--expt-relaxed-constexpr", "-Werror=all-warnings", "-cubin"]
+    includes = [f"-I{native / folder}" for folder in ("include", "cuda")]
+    subprocess.run([nvcc, *flags, *includes, str(file), "-o", str(tmp_path / "cubin")], check=True)
 
 
 def _rows(device: str, row_ids: bool = True, edge_ids: bool = True) -> Rows:
@@ -78,6 +102,20 @@ def _outputs(pass_: Pass, rows: Rows, case: Case, dtype: torch.dtype, device: st
         if kind in ("max", "min"):
             made.append(torch.full(shape, -7, dtype=torch.int32))
     return [t.to(device) for t in made]
+
+
+def test_nan_wins_and_of_several_the_first(edge_place: Place) -> None:
+    """As torch.amax; a row of NaN and infinities has winners, too."""
+    torch.manual_seed(3)
+    case, device = Case("extremes", torch.float32, 4), edge_place.device
+    pass_, rows = passes_of(FUNCTIONS["extremes"])[0], _rows(edge_place.device)
+    x, numbers, of_row = _arguments(pass_, rows, case, device)
+    x[::5, 0], x[1::2, 1], x[:, 2], x[:, 3] = torch.nan, torch.inf, -torch.inf, torch.nan
+    arguments = [x, numbers.abs() + 1, of_row]
+    found = _outputs(pass_, rows, case, torch.float32, device)
+    cuda.run_pass(pass_, rows, arguments, found)
+    for one, want in zip(found, expected_outputs(pass_, rows, arguments), strict=True):
+        torch.testing.assert_close(one.cpu().double(), want.double(), equal_nan=True)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.name}-{c.dtype}-{c.width}".replace("torch.", ""))

@@ -381,9 +381,9 @@ def run_pass(
     variant = Variant(pass_, dtype, max(2, min(5, (chunks - 1).bit_length())))
     gpu = path().describe(device)
     kernel = _kernel(variant, gpu.capability)
+    rows_of = ("gathered", "row", "edge", "gathered_winner", "row_winner")
     given = [
-        _aligned(t, width) if kind in ("gathered", "row", "edge", "gathered_winner", "row_winner") else t
-        for t, kind in _by_kind(pass_, arguments)
+        _aligned(t, width) if kind in rows_of else t.contiguous() for t, kind in _by_kind(pass_, arguments)
     ]
     limit = kernels.row_limit(_ROW_LIMIT)
     work = kernels.row_work(limit)

@@ -320,7 +320,7 @@ class EdgeRows {
 #pragma unroll
         for (int first = 0; first < kSlots * kSize; first += 32) {
           const int word = first + lane_;
-          const int slot = word / kSize;
+          const int slot = word / at_least_one(kSize);
           const int s = word - slot * kSize;
           const int id = __shfl_sync(kAllLanes, id_, slot < kSlots ? slot : 0);
           if (slot < kSlots) {
