@@ -263,7 +263,7 @@ class Own(pyg.MessagePassing):
 
 @pytest.mark.parametrize(
     ("kind", "options", "fused"),
-    [("plain", {}, True), ("product", {"aggr": "mean"}, True), ("sum", {}, False), ("broadcast", {}, False),
+    [("plain", {}, True), ("product", {"aggr": "mean"}, True), ("sum", {}, True), ("broadcast", {}, False),
      ("kept", {}, False), ("plain", {"aggr": "mul"}, False), ("plain", {"flow": "target_to_source"}, False),
      ("product", {"aggr": "max"}, True)],
 )  # fmt: skip

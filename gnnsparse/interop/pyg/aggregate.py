@@ -17,9 +17,9 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import FallbackError, precision_of
+from gnnsparse.interop.pyg.edge_aggregate import REDUCING, EdgeProduct, edge_call, reductions_of
 from gnnsparse.interop.pyg.graphs import Settings, check_eager, memo, raw
 from gnnsparse.interop.pyg.message import (
-    NO_PRODUCT,
     Argument,
     Form,
     Message,
@@ -56,11 +56,6 @@ _STEPS = tuple(
 #: Returns these methods of a class.
 steps_of = operator.attrgetter(*_STEPS)
 _PLAIN_STEPS = steps_of(MessagePassing)
-#: Methods of aggregations that PyG calls from there on.
-_REDUCING = (
-    "__call__", "forward", "reduce", "assert_index_present", "assert_sorted_index",
-    "assert_two_dimensional_input",
-)  # fmt: skip
 #: What a function returns that leaves a call to PyG.
 NOTHING = object()
 _HOOKS = tuple(
@@ -83,7 +78,7 @@ class LayerState:
     readings: dict[tuple[Form, bool], Reading] = field(default_factory=dict)
     known: tuple[Reading, ...] = ()  # the readings that torch.compile can use, see Reading.attributes
     #: How calls run, by the forms of their arguments.
-    calls: dict[Any, Product] = field(default_factory=dict)
+    calls: dict[Any, Product | EdgeProduct] = field(default_factory=dict)
     #: What the parts of the call of `forward` that runs now ran on (True), or why they were left to PyG.
     parts: list[tuple[bool, str]] | None = None
 
@@ -169,23 +164,24 @@ def _reduction_of(aggregation: Any) -> str | None:
     """Return the name in `REDUCTIONS` of an aggregation; None: it has none, or something was overridden."""
     kind, own = type(aggregation), aggregation.__dict__
     if torch.compiler.is_compiling():
-        replaced = any(step in own for step in _REDUCING)
+        replaced = any(step in own for step in REDUCING)
     else:
-        replaced = not own.keys().isdisjoint(_REDUCING)
+        replaced = not own.keys().isdisjoint(REDUCING)
     if replaced:
         return None
     if (name := REDUCTIONS.get(kind)) is not None:
         return name
     for known, name in REDUCTIONS.items():  # torch.export puts objects of subclasses in the place of modules
         if issubclass(kind, known):
-            return name if all(getattr(kind, step) is getattr(known, step) for step in _REDUCING) else None
+            return name if all(getattr(kind, step) is getattr(known, step) for step in REDUCING) else None
     return None
 
 
-def unsuitable(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS) -> str | None:
+def unsuitable(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS, by_edges: bool = False) -> str | None:
     """Return why no call of a layer can be a product, whatever its message; None: calls can be.
 
-    Its methods between `propagate` and the sum have to be `steps`.
+    Its methods between `propagate` and the sum have to be `steps`. `by_edges`: or a function over edges, for
+    which there are further aggregations.
     """
     kind, own, aggregation = type(layer), layer.__dict__, layer._modules["aggr_module"]
     if layer.flow != "source_to_target":
@@ -195,7 +191,7 @@ def unsuitable(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS) -> str | None:
         for name, function in zip(_STEPS, steps, strict=True):
             if getattr(kind, name) is not function or name in own:
                 return f"it overrides `{name}`"
-    if _reduction_of(aggregation) is None:
+    if _reduction_of(aggregation) is None and not (by_edges and reductions_of(aggregation)):
         return f"its aggregation is {aggregation}"
     if is_watched(aggregation):
         return "its aggregation has hooks"
@@ -246,18 +242,18 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
     try:
         if state.settings.convert == "auto":
             memo.check(edges)
-        if (why := watched(layer, edges) or unsuitable(layer)) is not None:
+        if (why := watched(layer, edges) or unsuitable(layer, by_edges=True)) is not None:
             raise FallbackError(why)
         check_eager()
         key = _signature(layer, edges, size, given)
         call = None if key is None else state.calls.get(key)
-        if call is None or call.settings is not state.settings or not call.reading.holds(layer):
+        if call is None or call.settings is not state.settings or not call.holds(layer):
             call = _call(layer, state, edges, size, given)
             if key is not None:
                 while len(state.calls) >= _MOST_READINGS:
                     state.calls.pop(next(iter(state.calls)), None)
                 state.calls[key] = call
-        return call.run(state, edges, given)
+        return call.run(layer, state, edges, given)
     except FallbackError as reason:
         return state.fall_back(reason)
 
@@ -305,7 +301,11 @@ class Product:
     gcn: GcnRecipe | None
     note: str
 
-    def run(self, state: LayerState, edges: Any, given: dict[str, Any]) -> torch.Tensor:
+    def holds(self, layer: Any) -> bool:
+        """Return whether the message is what it was."""
+        return self.reading.holds(layer)
+
+    def run(self, layer: Any, state: LayerState, edges: Any, given: dict[str, Any]) -> torch.Tensor:
         """Compute the product."""
         found: Any = self.reading.message
         x, recipe, weight = given[found.features], self.recipe, None  # type: Any, Any, Any
@@ -335,11 +335,13 @@ class Product:
         return out.transpose(0, 1).contiguous() if self.is_batch else out
 
 
-def _call(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Product:
+def _call(
+    layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]
+) -> Product | EdgeProduct:
     plain = check_edges(edges)
     reading = state.reading(layer, given, plain.shape[1])
-    if (found := reading.message) is None:
-        raise FallbackError(NO_PRODUCT)
+    if (found := reading.message) is None or _reduction_of(layer.aggr_module) is None:
+        return edge_call(layer, state, plain, _sizes(layer, state, edges, size, given), given)
     x = given[found.features]
     x = x[0] if isinstance(x, (tuple, list)) else x
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:

@@ -24,6 +24,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.nn.inputs import is_watched
+from gnnsparse.ops.edges.elementwise import ELEMENTWISE
 
 NO_PRODUCT = "its message is none that is recognised"
 
@@ -34,10 +38,14 @@ _OF_EDGES = {
 }  # fmt: skip
 #: Types of the constants that code may read, whose values can be compared.
 _CONSTANTS = (type(None), bool, int, float, str)
+#: Functions of torch that an elementwise message may call, and how they are called as methods.
+PASSED_ON = {
+    **{getattr(of, name): name for of in (F, torch) for name in ELEMENTWISE if hasattr(of, name)},
+    torch.cat: "cat", torch.stack: "stack", F.dropout: "dropout", torch.unsqueeze: "unsqueeze",
+    torch.squeeze: "squeeze", torch.reshape: "reshape", torch.flatten: "flatten",
+}  # fmt: skip
 #: What a message may name besides constants. They are compared by identity.
-_KNOWN = (
-    torch.Tensor, isinstance, torch.is_tensor, torch.mul, torch.multiply, torch.unsqueeze,
-)  # fmt: skip
+_KNOWN = (torch.Tensor, isinstance, hasattr, enumerate, torch.is_tensor, *PASSED_ON)
 _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -47,12 +55,12 @@ _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.al
 
 #: What is known of the arguments of a message: for each argument a tuple whose first element is its kind.
 Form = tuple[tuple[Any, ...], ...]
-_ABSENT, _OPAQUE = ("absent",), ("opaque",)
+ABSENT, OPAQUE = ("absent",), ("opaque",)
 #: In symbolic values: the number of edges, and an argument of which nothing is known.
-_EDGES, _UNKNOWN = object(), object()
+EDGES, UNKNOWN = object(), object()
 
 
-class _NotShown(Exception):  # noqa: N818  (it reports no error)
+class NotShown(Exception):  # noqa: N818  (it reports no error)
     """The code does something that is not known to be a product."""
 
 
@@ -73,6 +81,11 @@ class Argument:
     source: str  # name of the argument of `propagate` that it is made of
     role: str  # "source" (features of sources, one row for each edge), "edge" (passed as it is), "other"
 
+    @property
+    def is_target(self) -> bool:
+        """Whether it has features of targets, one row for each edge."""
+        return self.name.endswith("_i") and self.name not in _OF_EDGES
+
 
 def arguments_of(names: list[str]) -> tuple[Argument, ...]:
     """Return the arguments of a `message` that has parameters of these names, by PyG's rules."""
@@ -91,9 +104,9 @@ def form_of(layer: Any, arguments: tuple[Argument, ...], given: dict[str, Any], 
 
 def _form_of(node_dim: int, argument: Argument, given: dict[str, Any], edges: int) -> tuple[Any, ...]:
     if argument.role == "other":
-        return _OPAQUE
+        return OPAQUE
     if argument.source not in given:
-        return _ABSENT
+        return ABSENT
     value = given[argument.source]
     is_source = argument.role == "source"
     if is_source and isinstance(value, (tuple, list)) and len(value) == 2:
@@ -103,14 +116,14 @@ def _form_of(node_dim: int, argument: Argument, given: dict[str, Any], edges: in
     # A subclass of Tensor may define its own products. Tracing puts subclasses of its own in.
     is_tensor = isinstance(value, torch.Tensor) and torch.compiler.is_compiling()
     if not is_tensor and type(value) not in (torch.Tensor, torch.nn.Parameter):
-        return _OPAQUE
+        return OPAQUE
     if is_source and value.dim() == 3 and node_dim == -2:  # one graph for a batch of features
         return ("batch",)
     if is_source and value.dim() > 0:
-        return ("features", *value.shape[1:-1]) if value.dim() > 1 else _OPAQUE
+        return ("features", *value.shape[1:-1]) if value.dim() > 1 else OPAQUE
     if value.dim() > 0 and value.shape[0] == edges:
         return ("weights", *value.shape[1:])
-    return _OPAQUE
+    return OPAQUE
 
 
 @dataclass(frozen=True)
@@ -123,6 +136,7 @@ class Reading:
     code: Any
     #: What the code read besides its arguments: where, as `_looked_up` takes it, the name, and the value.
     reads: tuple[tuple[Any, str, Any], ...] = ()
+    edges: Any = None  # the EdgeMessage that it is, if it was read as one
 
     @functools.cached_property
     def attributes(self) -> list[tuple[Any, str, Any]] | None:
@@ -140,24 +154,30 @@ class Reading:
         for where, name, value in self.reads:
             try:
                 now = _looked_up(where, layer, self.function, name)
-            except _NotShown:
+            except NotShown:
                 return False
             if now is not value and (type(now) is not type(value) or now != value):
                 return False
         return True
 
 
+def message_of(layer: Any) -> Any:
+    """Return the function that is a layer's `message`; None: it is another object, or set in the layer."""
+    function = inspect.getattr_static(type(layer), "message", None)
+    return None if type(function) is not types.FunctionType or "message" in layer.__dict__ else function
+
+
 def read_message(
     layer: Any, arguments: tuple[Argument, ...], form: Form, training: bool | None = None
 ) -> Reading:
     """Read what a layer's `message` computes for arguments of a form; `training` None: as it is now."""
-    function = inspect.getattr_static(type(layer), "message", None)
-    if type(function) is not types.FunctionType or "message" in layer.__dict__:
-        return Reading(form, None, getattr(type(layer), "message", None), getattr(function, "__code__", None))
-    reader = _Reader(layer, function, training)
+    if (function := message_of(layer)) is None:
+        found = getattr(type(layer), "message", None)
+        return Reading(form, None, found, getattr(found, "__code__", None))
+    reader = Reader(layer, function, training)
     try:
         found = reader.run(_symbols(arguments, form))
-    except _NotShown:
+    except NotShown:
         found = None
     if type(found) is _Symbol and found.is_features:
         found = Message(found.source)
@@ -167,11 +187,44 @@ def read_message(
 
 
 @dataclass(frozen=True)
+class Part:
+    """What is known of a module or a parameter of a layer.
+
+    `options`: what it computes by. Of a linear layer (inputs, outputs, whether there is a bias), nothing as
+    long as it has no sizes; the constants of an activation; the parts of a list; the shape of a parameter.
+    """
+
+    kind: type
+    is_watched: bool
+    options: tuple[Any, ...]
+
+
+#: Options of activations, by their names in `ELEMENTWISE` and in modules.
+_OPTIONS = ("negative_slope", "alpha", "approximate", "beta", "threshold", "inplace")
+
+
+def _part(of: Any) -> Part:
+    kind = type(of)
+    if not isinstance(of, torch.nn.Module):
+        return Part(torch.nn.Parameter, False, () if torch.nn.parameter.is_lazy(of) else tuple(of.shape))
+    options: tuple[Any, ...] = ()
+    own, weight = vars(of), of._parameters.get("weight")
+    if kind in (torch.nn.Sequential, torch.nn.ModuleList):
+        options = tuple(_part(child) for child in of._modules.values())
+    elif weight is not None:
+        if not torch.nn.parameter.is_lazy(weight) and weight.dim() == 2:
+            options = (weight.shape[1], weight.shape[0], of._parameters.get("bias") is not None)
+    else:
+        options = tuple((name, own[name]) for name in _OPTIONS if type(own.get(name)) in _CONSTANTS[1:])
+    return Part(kind, is_watched(of), options)
+
+
+@dataclass(frozen=True)
 class _Symbol:
     """A tensor with one row for each edge."""
 
     source: str  # the argument of `propagate` that it is made of
-    #: Its sizes, of one graph of a batch: `_EDGES` first; None: the number of features, not to be used.
+    #: Its sizes, of one graph of a batch: `EDGES` first; None: the number of features, not to be used.
     sizes: tuple[Any, ...]
     is_features: bool  # whether it holds features of sources; False: it holds weights of edges
     is_batch: bool = False  # whether it has a size before that of the edges
@@ -183,37 +236,55 @@ def _symbols(arguments: tuple[Argument, ...], form: Form) -> dict[str, Any]:
         if kind == "constant":
             found[argument.name] = sizes[1]
         elif kind in ("features", "batch"):
-            found[argument.name] = _Symbol(argument.source, (_EDGES, *sizes, None), True, kind == "batch")
+            found[argument.name] = _Symbol(argument.source, (EDGES, *sizes, None), True, kind == "batch")
         elif kind == "weights":
-            found[argument.name] = _Symbol(argument.source, (_EDGES, *sizes), False)
+            found[argument.name] = _Symbol(argument.source, (EDGES, *sizes), False)
         elif kind == "opaque":
-            found[argument.name] = _UNKNOWN
+            found[argument.name] = UNKNOWN
     return found
 
 
 def _looked_up(where: Any, layer: Any, function: Any, name: str) -> Any:
-    """Return a constant, a module or a known function that `message` reads, else raise _NotShown."""
+    """Return a constant, a module or a known function that `message` reads, else raise NotShown."""
+    if type(where) is tuple:  # of a method that `message` calls
+        inner, where = where
+        function = inspect.getattr_static(type(layer), inner, None)
     code = function.__code__
-    found: Any = _NotShown
+    found: Any = NotShown
+    if where == "has":
+        if type(layer).__getattr__ is not torch.nn.Module.__getattr__:  # which would run to find out
+            raise NotShown
+        places = (layer.__dict__, layer._modules, layer._parameters, layer._buffers)
+        return any(name in place for place in places) or hasattr(type(layer), name)
+    if where == "method":
+        function = inspect.getattr_static(type(layer), name, None)
+        if type(function) is not types.FunctionType or name in layer.__dict__:
+            raise NotShown
+        return function.__code__
     if where == "layer":
         of_class = inspect.getattr_static(type(layer), name, None)
+        of_module = layer._modules.get(name, layer._parameters.get(name))
+        if of_module is not None and of_class is None and name not in layer.__dict__:
+            if type(layer).__getattr__ is not torch.nn.Module.__getattr__:
+                raise NotShown
+            return _part(of_module)
         found = layer.__dict__.get(name, of_class)
         is_computed = hasattr(type(of_class), "__set__")  # a property, or a descriptor that comes first
         if is_computed or type(found) not in _CONSTANTS or (found is None and name not in layer.__dict__):
-            raise _NotShown
+            raise NotShown
     elif where == "default":
         defaults, positional = function.__defaults__ or (), code.co_varnames[: code.co_argcount]
         known = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
-        found = {**known, **(function.__kwdefaults__ or {})}.get(name, _NotShown)
+        found = {**known, **(function.__kwdefaults__ or {})}.get(name, NotShown)
     elif where == "closure":
         with contextlib.suppress(ValueError):  # it has no value yet
             found = function.__closure__[code.co_freevars.index(name)].cell_contents
     elif where == "global":
-        found = function.__globals__.get(name, vars(builtins).get(name, _NotShown))
+        found = function.__globals__.get(name, vars(builtins).get(name, NotShown))
     else:
-        found = vars(where).get(name, _NotShown)
+        found = vars(where).get(name, NotShown)
     if type(found) not in (*_CONSTANTS, types.ModuleType) and not any(found is known for known in _KNOWN):
-        raise _NotShown
+        raise NotShown
     return found
 
 
@@ -247,31 +318,57 @@ def _found(source: str, code: types.CodeType) -> ast.FunctionDef | None:
     return None
 
 
-class _Reader:
+class Reader:
     """Follows the code of a message; `reads` has what it read besides arguments: (where, name) -> value."""
 
     def __init__(self, layer: Any, function: Any, training: bool | None) -> None:
         self.layer, self.function, self.training = layer, function, training
         self.reads: dict[tuple[Any, str], Any] = {}
         self.names: dict[str, Any] = {}
+        self._inner: str | None = None  # the method that is followed; None: `message`
 
     def run(self, symbols: dict[str, Any]) -> Any:
+        """Return what the function returns for its arguments."""
         code = self.function.__code__
         kind: Any = type(self.layer)
         plain = kind.__getattribute__ is object.__getattribute__
         tree = _definition(self.function)
         if tree is None or not plain or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-            raise _NotShown
+            raise NotShown
         first, *others = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if first in symbols:
-            raise _NotShown
+            raise NotShown
         self.names = {first: self.layer, **symbols}
         for name in others:
             if name not in symbols:
                 self.names[name] = self._read("default", name)
         return self._block(tree.body)
 
+    def method(self, name: str) -> Any:
+        """Return a method of the layer's class by its name, or None."""
+        function = inspect.getattr_static(type(self.layer), name, None)
+        return function if type(function) is types.FunctionType else None
+
+    def inlined(self, function: Any, values: list[Any], options: dict[str, Any]) -> Any:
+        """Return what a method of the layer returns, whose code is followed."""
+        if self._inner is not None:
+            raise NotShown
+        self._read("method", name := function.__name__)
+        code, before = function.__code__, (self.function, self.names)
+        names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        given = dict(zip(names, values, strict=False))
+        if self.method(name) is not function or len(values) >= code.co_argcount or given.keys() & options:
+            raise NotShown
+        if not options.keys() <= set(names):
+            raise NotShown
+        self.function, self._inner = function, name
+        found = self.run({**given, **options})
+        (self.function, self.names), self._inner = before, None
+        return found
+
     def _read(self, where: Any, name: str) -> Any:
+        if self._inner is not None and where in ("default", "closure", "global"):
+            where = self._inner, where
         if (where, name) == ("layer", "training") and self.training is not None:
             found: Any = self.training
         else:
@@ -280,7 +377,7 @@ class _Reader:
         return found
 
     def _block(self, body: list[ast.stmt]) -> Any:
-        """Return what a list of statements returns; `_NotShown` itself if it comes to its end."""
+        """Return what a list of statements returns; `NotShown` itself if it comes to its end."""
         for statement in body:
             match statement:
                 case ast.Return(value=ast.expr() as value):
@@ -291,18 +388,21 @@ class _Reader:
                     self.names[name] = self._value(value)
                 case ast.If(test=test, body=then, orelse=otherwise):
                     found = self._block(then if self._truth(test) else otherwise)
-                    if found is not _NotShown:
+                    if found is not NotShown:
                         return found
+                case ast.Assert(test=test):
+                    if not self._truth(test):
+                        raise NotShown
                 case ast.Pass() | ast.Expr(value=ast.Constant()):
                     pass
                 case _:
-                    raise _NotShown
-        return _NotShown
+                    raise NotShown
+        return NotShown
 
     def _truth(self, node: ast.expr) -> bool:
         found = self._value(node)
         if type(found) not in _CONSTANTS:
-            raise _NotShown
+            raise NotShown
         return bool(found)
 
     def _value(self, node: ast.expr) -> Any:
@@ -332,19 +432,19 @@ class _Reader:
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
                 return -value
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return _compared(type(op), self._value(left), self._value(right))
+                return self._compared(op, self._value(left), self._value(right))
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 return _multiplied(self._value(left), self._value(right))
             case ast.Call(func=function, args=arguments, keywords=[]):
                 return self._call(function, arguments)
-        raise _NotShown
+        raise NotShown
 
     def _named(self, name: str) -> Any:
         code = self.function.__code__
         if name in self.names:
             return self.names[name]
         if name in code.co_varnames or name in code.co_cellvars:  # it has no value yet
-            raise _NotShown
+            raise NotShown
         return self._read("closure" if name in code.co_freevars else "global", name)
 
     def _attribute(self, of: Any, name: str) -> Any:
@@ -354,7 +454,10 @@ class _Reader:
             return self._read(of, name)
         if type(of) is _Symbol and not of.is_batch and name in ("shape", "ndim"):
             return of.sizes if name == "shape" else len(of.sizes)
-        raise _NotShown
+        raise NotShown
+
+    def _compared(self, op: ast.cmpop, left: Any, right: Any) -> Any:
+        return _compared(type(op), left, right)
 
     def _call(self, function: ast.expr, arguments: list[ast.expr]) -> Any:
         if isinstance(function, ast.Attribute):
@@ -374,7 +477,12 @@ class _Reader:
                 return _multiplied(left, right)
             case [_Symbol() as weights, int() as dim] if called is torch.unsqueeze:
                 return _unsqueezed(weights, dim)
-        raise _NotShown
+        raise NotShown
+
+
+def is_constant(value: Any) -> bool:
+    """Return whether a value is a constant that code may read."""
+    return type(value) in _CONSTANTS
 
 
 def _has_type(value: Any) -> bool:
@@ -383,24 +491,24 @@ def _has_type(value: Any) -> bool:
 
 def _compared(kind: type, left: Any, right: Any) -> bool:
     if kind not in _COMPARISONS:
-        raise _NotShown
+        raise NotShown
     if kind in (ast.Is, ast.IsNot):
         # Equal constants of other types may be one object or two.
         is_clear = left is None or right is None or type(left) is type(right) is bool
         if not (is_clear and _has_type(left) and _has_type(right)):
-            raise _NotShown
+            raise NotShown
     elif type(left) not in _CONSTANTS or type(right) not in _CONSTANTS:
-        raise _NotShown
+        raise NotShown
     with contextlib.suppress(TypeError):  # which PyG's call raises
         return bool(_COMPARISONS[kind](left, right))
-    raise _NotShown
+    raise NotShown
 
 
 def _method(of: _Symbol, name: str, values: list[Any]) -> Any:
     if name in ("mul", "multiply") and len(values) == 1:
         return _multiplied(of, values[0])
     if of.is_batch:
-        raise _NotShown
+        raise NotShown
     if name == "dim" and not values:
         return len(of.sizes)
     if name == "size" and len(values) <= 1:
@@ -410,7 +518,7 @@ def _method(of: _Symbol, name: str, values: list[Any]) -> Any:
         return _viewed(of, sizes)
     if name == "unsqueeze" and len(values) == 1:
         return _unsqueezed(of, values[0])
-    raise _NotShown
+    raise NotShown
 
 
 def _item(of: Any, index: Any) -> Any:
@@ -418,43 +526,43 @@ def _item(of: Any, index: Any) -> Any:
     if type(of) is tuple and type(index) is int and -len(of) <= index < len(of) and of[index] is not None:
         return of[index]
     if type(of) is not _Symbol or type(index) is not tuple:
-        raise _NotShown
+        raise NotShown
     if index not in ((*(slice(None),) * len(of.sizes), None), (..., None)):
-        raise _NotShown
+        raise NotShown
     return _unsqueezed(of, -1)
 
 
 def _unsqueezed(of: _Symbol, dim: Any) -> _Symbol:
     """Return weights with a size of 1 appended."""
     if of.is_features or type(dim) is not int or dim not in (-1, len(of.sizes)):
-        raise _NotShown
+        raise NotShown
     return _Symbol(of.source, (*of.sizes, 1), False)
 
 
 def _viewed(of: _Symbol, sizes: tuple[Any, ...]) -> _Symbol:
     """Return weights with other sizes of 1 at the end, and all other sizes as they are."""
     first, *others = sizes
-    if of.is_features or first not in (_EDGES, -1) or not all(type(size) is int for size in others):
-        raise _NotShown
+    if of.is_features or first not in (EDGES, -1) or not all(type(size) is int for size in others):
+        raise NotShown
     own = of.sizes
     while len(own) > 1 and own[-1] == 1:
         own = own[:-1]
-    shape = (_EDGES, *others)
+    shape = (EDGES, *others)
     if shape[: len(own)] != own or any(size != 1 for size in shape[len(own) :]):
-        raise _NotShown
+        raise NotShown
     return _Symbol(of.source, shape, False)
 
 
 def _multiplied(left: Any, right: Any) -> Message:
     """Return the message that multiplies features by weights which do not depend on the feature."""
     if type(left) is not _Symbol or type(right) is not _Symbol or left.is_features == right.is_features:
-        raise _NotShown
+        raise NotShown
     x, w = (left, right) if left.is_features else (right, left)
     if len(w.sizes) != len(x.sizes) or w.sizes[-1] != 1 or len(x.sizes) not in (2, 3):
-        raise _NotShown
+        raise NotShown
     heads = w.sizes[1:-1]
     if all(size == 1 for size in heads):
         return Message(x.source, w.source)
     if heads != x.sizes[1:-1]:
-        raise _NotShown
+        raise NotShown
     return Message(x.source, w.source, by_head=True)

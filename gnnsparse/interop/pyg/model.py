@@ -27,6 +27,7 @@ from gnnsparse.interop.pyg.aggregate import (
     unsuitable,
 )
 from gnnsparse.interop.pyg.attention import FUSED, attend, attend_compiled, is_own, is_whole, unsuitable_whole
+from gnnsparse.interop.pyg.edge_aggregate import probe_edges
 from gnnsparse.interop.pyg.functions import is_sparse, multiplying, rebound
 from gnnsparse.interop.pyg.graphs import CONVERSIONS, Settings
 from gnnsparse.interop.pyg.message import NO_PRODUCT, arguments_of
@@ -36,7 +37,7 @@ from gnnsparse.runtime.memo import ForkLock
 
 #: What one can do about a reason, by the words that it begins with; "": nothing.
 _ADVICE = {
-    NO_PRODUCT: "let `message` return x_j, or x_j times a weight of the edge",
+    NO_PRODUCT: "let `message` compute each feature of an edge from x_j, x_i and arguments of the edge alone",
     "converting the graph pays": "call it more often on this graph, or accelerate(model, convert='always')",
     "the graph is so small": "accelerate(model, convert='always'), though PyG is as fast",
     "features of dtype": "call the model with float32, float16 or bfloat16",
@@ -68,7 +69,8 @@ class Row:
     Attributes:
         name: its name in the model; "" for the model itself.
         kind: its class.
-        runs_on: "spmm" or "graph_attention" if calls ran on these, or the first call will; else "PyG".
+        runs_on: "spmm", "aggregate_edges" or "graph_attention" if calls ran on these, or the first call will;
+            else "PyG".
         why: why it is left to PyG, of several reasons the most frequent one; "" if it is accelerated.
         calls: what its calls so far ran on, and how often. Calls of the layer, not of its products.
         fallbacks: why calls so far were left to PyG though the layer can be accelerated, and how often.
@@ -275,7 +277,10 @@ def refusal(layer: Any) -> str | None:
     if (own_kind := is_own(kind)) is not None:
         why = unsuitable_whole(layer, own_kind)
         return why if why is None or is_whole(own_kind) else unsuitable(layer)
-    return unsuitable(layer) or (None if probe(layer) else NO_PRODUCT)
+    if (why := unsuitable(layer, by_edges=True)) is not None:
+        return why
+    arguments = arguments_of(layer.inspector.get_param_names("message"))
+    return None if probe(layer) or probe_edges(layer, arguments) else NO_PRODUCT
 
 
 def swap(layer: Any, settings: Settings) -> str | None:
@@ -387,7 +392,10 @@ def report(model: torch.nn.Module) -> Report:
     for name, module in model.named_modules():
         if is_accelerated(module):
             state = module._gnnsparse
-            fallbacks, runs_on = dict(state.fallbacks), "spmm"
+            fallbacks = dict(state.fallbacks)
+            is_product = any(reading.message is not None for reading in state.readings.values())
+            usual = "spmm" if is_product else "aggregate_edges"
+            runs_on = next(iter(state.runs_on), usual).partition(",")[0]
             if fallbacks and not state.runs_on:
                 runs_on = "PyG"
             elif (kind := type(module)._gnnsparse_kind) is not None and unsuitable_whole(

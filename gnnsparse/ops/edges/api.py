@@ -13,7 +13,7 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_number, ch
 from gnnsparse.ops.arguments import FLOATS, check_operand
 from gnnsparse.ops.edges.program import Code, Function, Input, function_of
 from gnnsparse.ops.edges.schema import inverse_counts, run_text
-from gnnsparse.ops.edges.trace import Form, Traced, is_fixed, side_of, tensor_of
+from gnnsparse.ops.edges.trace import Form, Message, Traced, is_fixed, side_of, tensor_of
 from gnnsparse.runtime.functorch import materialised
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -92,7 +92,7 @@ def _aggregate(
     if "none" in ([reduce] if isinstance(reduce, str) else reduce):
         _refuse_loops("reduce", 'gives "none" rows for edges', operand)
     how = message, forms, reduce if isinstance(reduce, str) else tuple(reduce), temperature
-    return _run(_constant(*how) if is_fixed(message) else _Aggregation(*how).plan, operand, tensors, dtype)
+    return run_plan(_constant(*how) if is_fixed(message) else _planned(*how), operand, tensors, dtype)
 
 
 def _checked(name: str, tensor: Any, operand: SparseOperand) -> torch.Tensor:
@@ -138,12 +138,8 @@ class _Aggregation:
         is_one: whether the result is one tensor, and no list.
     """
 
-    def __init__(
-        self, message: Any, forms: tuple[Form, ...], reduce: str | tuple[str, ...], temperature: float | None
-    ) -> None:
-        # A temperature that is a tensor is the last argument, and the message has no such parameter.
-        self._temperature: float | Form = forms[-1] if temperature is None else temperature
-        self._traced = found = Traced(message, forms if temperature is not None else forms[:-1])
+    def __init__(self, found: Message, reduce: str | Sequence[str], temperature: float | Form) -> None:
+        self._temperature, self._traced = temperature, found
         self.is_one = isinstance(reduce, str) and not found.is_tuple
         names = [reduce] if isinstance(reduce, str) else list(reduce)
         for name in names:
@@ -205,7 +201,7 @@ class _Aggregation:
 
     @property
     def plan(self) -> _Plan:
-        """What `_run` needs, in types that torch.compile takes for constants."""
+        """What `run_plan` needs, in types that torch.compile takes for constants."""
         found = self._traced
         return (
             self.is_one, self._is_plain, None if self._function is None else self._function.text,
@@ -218,7 +214,14 @@ class _Aggregation:
 _Plan = tuple[Any, ...]
 
 
-def _run(plan: _Plan, operand: SparseOperand, arguments: dict[str, torch.Tensor], dtype: torch.dtype) -> Any:
+def plan_of(message: Message, reduce: str | Sequence[str], temperature: float | Form = 1.0) -> _Plan:
+    """Return the plan of a message and its reductions; a temperature that is a tensor by its form."""
+    return _Aggregation(message, reduce, temperature).plan
+
+
+def run_plan(
+    plan: _Plan, operand: SparseOperand, arguments: dict[str, torch.Tensor], dtype: torch.dtype
+) -> Any:
     """Return the results of an aggregation, in a dtype."""
     is_one, is_plain, text, parts, softmaxes, inputs, source_of_map, has_temperature = plan
     storage = operand.precision.storage
@@ -264,9 +267,14 @@ def _softmax(
     return total / torch.where(weights > 0, weights, 1.0)
 
 
-@functools.lru_cache(1024)
-def _made_once(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:
-    return _Aggregation(message, forms, reduce, temperature).plan
+def _planned(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:
+    # A temperature that is a tensor is the last argument, and the message has no such parameter.
+    if temperature is None:
+        return plan_of(Traced(message, forms[:-1]), reduce, forms[-1])
+    return plan_of(Traced(message, forms), reduce, temperature)
+
+
+_made_once = functools.lru_cache(1024)(_planned)
 
 
 def _constant(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:

@@ -11,10 +11,10 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.ops.edges.elementwise import ELEMENTWISE, Emitter, Unknown
-from gnnsparse.ops.edges.program import MOST_MAPPED, Code, Input
+from gnnsparse.ops.edges.program import MOST_MAPPED, Code, Input, Step
 
 #: Inputs are counted before the steps, of which there may be any number.
-_MOST_INPUTS = 32
+MOST_INPUTS = 32
 #: The side of an argument by the end of its name; other arguments are shared by all edges.
 _SIDES = {"_ij": "edge", "_i": "target", "_j": "source"}
 
@@ -64,8 +64,15 @@ def tensor_of(source: Source, arguments: Mapping[str, torch.Tensor]) -> torch.Te
     return F.linear(x, weight) if how == "linear" else F.embedding(x, weight)
 
 
-class Traced:
-    """A message that was called with symbols.
+def renumbered(code: Code, inputs: int, results: list[int]) -> tuple[tuple[Step, ...], list[int]]:
+    """Return steps and results of code that has fewer inputs than `MOST_INPUTS`, which it was begun with."""
+    moved = lambda v: v if v < MOST_INPUTS else v - MOST_INPUTS + inputs  # noqa: E731
+    steps = tuple(s._replace(values=tuple(map(moved, s.values))) for s in code.steps)
+    return steps, [moved(value) for value in results]
+
+
+class Message:
+    """A message as code.
 
     Attributes:
         inputs: its inputs.
@@ -76,11 +83,22 @@ class Traced:
         is_tuple: whether it returned several.
     """
 
+    inputs: list[Input]
+    sources: list[Source]
+    map: Source
+    steps: tuple[Step, ...]
+    results: list[int]
+    is_tuple: bool
+
+
+class Traced(Message):
+    """A message that was called with symbols."""
+
     def __init__(self, message: Callable[..., Any], forms: tuple[Form, ...]) -> None:
         self.inputs: list[Input] = []
         self.sources: list[Source] = []
         self.map: Source = None
-        self._code = Code(_MOST_INPUTS)
+        self._code = Code(MOST_INPUTS)
         self._known: dict[Any, int] = {}
         self._widths: dict[int, str] = {}  # numbers of features, and an argument that has so many
         found = message(**{form.name: _Symbol(self, form) for form in forms})
@@ -90,9 +108,7 @@ class Traced:
             (first, one), (second, other) = list(self._widths.items())[:2]
             problem = f"mixes features of widths {first} and {second} ({one} and {other})"
             bad_value("message", f"{problem}; accepted: one width, and single numbers")
-        moved = lambda v: v if v < _MOST_INPUTS else v - _MOST_INPUTS + len(self.inputs)  # noqa: E731
-        self.results = [moved(value) for value in results]
-        self.steps = tuple(s._replace(values=tuple(map(moved, s.values))) for s in self._code.steps)
+        self.steps, self.results = renumbered(self._code, len(self.inputs), results)
 
     def emit(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> _Symbol:
         """Return the symbol of a function of torch by its name."""
@@ -141,8 +157,8 @@ class Traced:
 
     def _add(self, key: Any, source: Source, x: Input) -> int:
         if key not in self._known:
-            if len(self.inputs) == _MOST_INPUTS:
-                bad_value("message", f"uses more than {_MOST_INPUTS} tensors; accepted: at most so many")
+            if len(self.inputs) == MOST_INPUTS:
+                bad_value("message", f"uses more than {MOST_INPUTS} tensors; accepted: at most so many")
             self._known[key] = len(self.inputs)
             self.inputs.append(x)
             self.sources.append(source)
