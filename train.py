@@ -292,16 +292,29 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
     return task.recipe(dataset, run, registry=REGISTRY, **own)
 
 
-def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
-    """Return the data set without weights of edges that the model ignores, after a line that says so."""
+def with_used_edges(cfg: DictConfig, dataset: Any) -> Any:
+    """Return the data set without what the model ignores of edges, after a line that says so.
+
+    Raises:
+        ValueError: features of edges were asked for, and the model takes none, or it needs some.
+    """
     from gnnsparse.data import EdgeDataset, GraphDataset, NodeDataset
     from models import MODELS
 
-    if (more := getattr(dataset, "edge_features", None)) is not None:
-        columns = ",".join(more.transform["columns"])
-        got = f"got [{columns}], and the models here take no features of edges but with dataset.task=edge"
+    more, takes = getattr(dataset, "edge_features", None), MODELS[cfg.model.name].edge_features
+    if more is not None and takes == "none":
+        takers = ", ".join(name for name, model in MODELS.items() if model.edge_features != "none")
+        problem = f"{cfg.model.name} takes no features of edges"
+        if OmegaConf.select(cfg, "dataset.edge_features"):
+            columns = ",".join(more.transform["columns"])
+            problem = f"dataset.edge_features: got [{columns}], and {problem}"
+            raise ValueError(f"{problem}; accepted: null, or model={takers.replace(', ', ' or model=')}")
+        print(f"train.py: model: {problem}; these do: {takers}", file=sys.stderr)
+        dataset = dataclasses.replace(dataset, edge_features=None)
+    if more is None and takes == "required":
         raise ValueError(
-            f"dataset.edge_features: {got}; accepted: null, or gnnsparse.fit with a model of PyG"
+            f"model: {cfg.model.name} needs features of edges, and {dataset.name} has none; accepted: "
+            "dataset.edge_features=[COLUMN, ...] of your own tables, edge_attr of PyG's graphs, or model=gin"
         )
     kinds = (NodeDataset, GraphDataset, EdgeDataset)
     ignored = isinstance(dataset, kinds) and not MODELS[cfg.model.name].edge_weights
@@ -330,7 +343,7 @@ def set_up(
             dataset = load_dataset(OmegaConf.to_yaml(cfg.dataset, resolve=True))
         else:
             dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
-    dataset = without_unused_weights(cfg, dataset)
+    dataset = with_used_edges(cfg, dataset)
     more = task.model_options(dataset)
     check_model(cfg, *task.model_sizes(dataset), **more)
     data = task.make_data(dataset, run)

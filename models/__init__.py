@@ -11,6 +11,7 @@ from models.graphsage import GraphSAGE
 from models.gin import GIN
 from models.gps import GPS
 from models.exphormer import Exphormer
+from models.gine import GINE
 # isort: on
 
 from gnnsparse.registry import discover
@@ -21,6 +22,7 @@ __all__ = [
     "GAT",
     "GCN",
     "GIN",
+    "GINE",
     "GPS",
     "MODELS",
     "Exphormer",

@@ -14,10 +14,11 @@ from gnnsparse.nn import pool_graphs
 from gnnsparse.nn.functional import POOLS
 from models.gat import GAT, GATv2
 from models.gcn import GCN
+from models.gine import GINE
 from models.graphsage import GraphSAGE
 from models.registry import options_like, register_variant
 
-__all__ = ["Pooled", "PooledGAT", "PooledGATv2", "PooledGCN", "PooledGraphSAGE"]
+__all__ = ["Pooled", "PooledGAT", "PooledGATv2", "PooledGCN", "PooledGINE", "PooledGraphSAGE"]
 
 
 class Pooled(torch.nn.Module):
@@ -40,8 +41,6 @@ class Pooled(torch.nn.Module):
     """
 
     encoder_class: type[torch.nn.Module]
-    #: Nothing here looks at several rows but batch norm, pooling and products with the operand.
-    ignores_padding = True
 
     def __init__(
         self, in_channels: int, hidden_channels: int, out_channels: int, pool: str = "mean", **options: Any
@@ -56,18 +55,36 @@ class Pooled(torch.nn.Module):
         """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.encoder.first_layer  # type: ignore[return-value]
 
-    def forward(self, x: torch.Tensor, adj: SparseOperand, graph_ptr: torch.Tensor) -> torch.Tensor:
+    @property
+    def ignores_padding(self) -> bool:
+        """Whether rows of padding change nothing, as pooling does not see them."""
+        return bool(self.encoder.ignores_padding)
+
+    @property
+    def takes_edge_features(self) -> bool:
+        """Whether `forward` gets features of edges."""
+        return bool(getattr(self.encoder, "takes_edge_features", False))
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        adj: SparseOperand,
+        graph_ptr: torch.Tensor,
+        edge_attr: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Compute the scores.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
             adj: a block-diagonal operand with the weights that the model of nodes needs.
             graph_ptr: int64 [graphs + 1], the first node of each graph, and the number of nodes.
+            edge_attr: [edges, edge_channels], for an encoder that takes features of edges.
 
         Returns:
             [graphs, out_channels].
         """
-        pooled = pool_graphs(F.relu(self.encoder(x, adj)), graph_ptr, self.pool)
+        more = () if edge_attr is None else (edge_attr,)
+        pooled = pool_graphs(F.relu(self.encoder(x, adj, *more)), graph_ptr, self.pool)
         share: Any = self.encoder.dropout
         return self.lin(drop(pooled, share, self.training))
 
@@ -98,3 +115,10 @@ class PooledGATv2(Pooled):
     """Pooled with a GATv2."""
 
     encoder_class = GATv2
+
+
+@register_variant("gine", task="graph", like=options_like(GINE, "pool", "mean"))
+class PooledGINE(Pooled):
+    """Pooled with a GINE."""
+
+    encoder_class = GINE

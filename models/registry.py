@@ -58,6 +58,8 @@ class Model:
         variants: the classes of the model for other tasks, by the name of the task.
         own: the options with their defaults, where the signature of the class does not tell; None: it does.
         edge_weights: whether the model uses the weights of edges; attention over the edges ignores them.
+        edge_features: whether it takes features of edges, [edges, edge_channels], behind its other arguments:
+            "none", "optional" or "required".
     """
 
     build: Callable[..., torch.nn.Module]
@@ -65,6 +67,7 @@ class Model:
     values: str | None = None
     values_by: tuple[str, Mapping[str, str | None]] | None = None
     edge_weights: bool = True
+    edge_features: str = "none"
     variants: dict[str, Variant] = field(default_factory=dict)
     own: Mapping[str, Any] | None = None
 
@@ -100,7 +103,8 @@ class Model:
 
 def _options_of(build: Callable[..., torch.nn.Module]) -> dict[str, Any]:
     parameters = inspect.signature(build).parameters
-    return {name: option.default for name, option in parameters.items() if name not in _SIZES}
+    decided = (*_SIZES, "edge_channels")
+    return {name: option.default for name, option in parameters.items() if name not in decided}
 
 
 def options_like(build: Callable[..., torch.nn.Module], name: str, default: Any) -> dict[str, Any]:
@@ -119,6 +123,7 @@ def register_model(
     values: str | None = None,
     values_by: tuple[str, Mapping[str, str | None]] | None = None,
     edge_weights: bool = True,
+    edge_features: str = "none",
 ) -> Callable[[Build], Build]:
     """Register the decorated class as a model; the arguments are the attributes of Model.
 
@@ -129,7 +134,7 @@ def register_model(
     """
 
     def keep(build: Build) -> Build:
-        MODELS.register(name, Model(build, task, values, values_by, edge_weights))
+        MODELS.register(name, Model(build, task, values, values_by, edge_weights, edge_features))
         _remember(build, name)
         return build
 

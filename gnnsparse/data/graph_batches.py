@@ -102,8 +102,10 @@ class _PackedBatches:
             + self._expand(kind, shift)
             for kind, shift in zip(kinds, moved[3:6], strict=True)
         }
-        #: Of each batch the rows of the whole matrix, and the first node of each block, and the end.
+        #: Of each batch the rows and the nonzeros of the whole matrix, and the first node of each block, and
+        #: the end.
         self.nodes = self._at["node"].split(self._of_batch["node"])
+        self.edges = self._at["edge"].split(self._of_batch["edge"])
         self.pointers = pointers.split([size + 1 for size in sizes])
 
     def _expand(self, kind: str, of_block: torch.Tensor) -> torch.Tensor:
@@ -321,11 +323,13 @@ class BlockBatch:
         adj: the operand, n x n, on the device of the whole.
         nodes: int64 [n], the row of each node in the whole operand, on the device.
         graph_ptr: int64 [blocks + 1], the first node of each block, and n, on the device.
+        edges: int64 [nnz], the number of each nonzero in the whole operand, on the device.
     """
 
     adj: SparseOperand
     nodes: torch.Tensor
     graph_ptr: torch.Tensor
+    edges: torch.Tensor
 
 
 class BlockBatches:
@@ -431,5 +435,5 @@ class BlockBatches:
         for n, (csr, transposed, index) in enumerate(zip(forward, backward, indices, strict=True)):
             own = KernelCache(csr, None, None, values[n], None, scales[0][n], scales[1][n])
             prepared = _assembled(self._whole, self._plans, own, transposed, index)
-            found.append(BlockBatch(SparseOperand(prepared), nodes[n], pointers[n]))
+            found.append(BlockBatch(SparseOperand(prepared), nodes[n], pointers[n], packed.edges[n]))
         return found

@@ -38,6 +38,11 @@ class TextGraphs:
     node_labels: torch.Tensor | None
     attributes: torch.Tensor | None
     folds: torch.Tensor | None = None
+    #: As the files list them, int64 [2, edges], sources over targets, with labels int64 [edges] and
+    #: attributes float32 [edges, D]; None: edges have none of both.
+    edges: torch.Tensor | None = None
+    edge_labels: torch.Tensor | None = None
+    edge_attributes: torch.Tensor | None = None
 
 
 def load_tu(
@@ -156,7 +161,7 @@ def read_text(folder: Path, title: str) -> TextGraphs:
     """Read the text files; nodes and graphs are counted from 1 in them."""
     pairs = _numbers(folder / f"{title}_A.txt", np.int64)
     graph_of = _numbers(folder / f"{title}_graph_indicator.txt", np.int64)[:, 0] - 1
-    labels = attributes = None
+    labels = attributes = edge_labels = edge_attributes = None
     if (file := folder / f"{title}_graph_labels.txt").is_file() or not (
         folder / f"{title}_graph_attributes.txt"
     ).is_file():
@@ -167,6 +172,10 @@ def read_text(folder: Path, title: str) -> TextGraphs:
         labels = torch.from_numpy(_numbers(file, np.int64)[:, 0].copy())
     if (file := folder / f"{title}_node_attributes.txt").is_file():
         attributes = torch.from_numpy(_numbers(file, np.float32))
+    if (file := folder / f"{title}_edge_labels.txt").is_file():
+        edge_labels = torch.from_numpy(_numbers(file, np.int64)[:, 0].copy())
+    if (file := folder / f"{title}_edge_attributes.txt").is_file():
+        edge_attributes = torch.from_numpy(_numbers(file, np.float32))
     with reading(folder):
         nodes = graph_of.size
         if pairs.shape[1] != 2 or pairs.min(initial=1) < 1 or pairs.max(initial=0) > nodes:
@@ -176,10 +185,15 @@ def read_text(folder: Path, title: str) -> TextGraphs:
         if any(rows is not None and rows.shape[0] != nodes for rows in (labels, attributes)):
             files = f"{title}_node_labels.txt, _node_attributes.txt"
             raise ValueError(f"{files}: have other rows than {nodes} nodes")
+        beside = (edge_labels, edge_attributes)
+        if any(rows is not None and rows.shape[0] != len(pairs) for rows in beside):
+            files = f"{title}_edge_labels.txt, _edge_attributes.txt"
+            raise ValueError(f"{files}: have other rows than {len(pairs)} edges")
         edges = torch.from_numpy(pairs - 1).T.flip(0)
         csr = SparseGraph.from_edge_index(edges, nodes).csr
         ptr = torch.from_numpy(np.searchsorted(graph_of, np.arange(len(y) + 1)).astype(np.int64))
-        return TextGraphs(SparseGraph(csr), ptr, torch.from_numpy(y.copy()), labels, attributes)
+        targets = torch.from_numpy(y.copy())
+        return TextGraphs(SparseGraph(csr), ptr, targets, labels, attributes, None, edges.long(), *beside)
 
 
 def _numbers(file: Path, dtype: Any) -> np.ndarray:

@@ -158,6 +158,7 @@ def predict_dataset(
         ValueError: the data do not fit the model or lack a feature, or the task has no predictions.
     """
     dataset, recipe = match_features(name, dataset, model.recipe), model.recipe
+    dataset = match_edges(name, dataset, model)
     got, own = task.model_sizes(dataset), (recipe.in_channels, recipe.out_channels)
     if got != own:
         accepted = f"accepted by the checkpoint: {own[0]} and {own[1]}"
@@ -194,6 +195,22 @@ def match_features(name: str, dataset: Any, recipe: ModelRecipe) -> Any:
         warnings.warn(problem, UserWarning, stacklevel=3)
     order = torch.tensor([place[feature] for feature in wanted], dtype=torch.int64, device=dataset.x.device)
     return replace(dataset, x=dataset.x[:, order], feature_names=tuple(wanted))
+
+
+def match_edges(name: str, dataset: Any, model: LoadedModel) -> Any:
+    """Return a data set with the features of edges that a model takes, or without, if it takes none.
+
+    Raises:
+        ValueError: there are none, or not as many as the model takes.
+    """
+    more = getattr(dataset, "edge_features", None)
+    if not model.takes_edge_features:
+        return dataset if more is None else replace(dataset, edge_features=None)
+    columns = 0 if more is None else more.edge_attr.shape[1]
+    if model.edge_channels not in (None, columns):
+        accepted = f"accepted by the checkpoint: {model.edge_channels}"
+        raise ValueError(f"dataset: {name} has {columns} features of edges; {accepted}")
+    return dataset
 
 
 def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]]:

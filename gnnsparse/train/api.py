@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from gnnsparse.data.custom.edges import is_of_edges
+from gnnsparse.data.custom.edges import features_of_attr, is_of_edges
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.pyg_lists import divided, graphs_of, is_many
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
@@ -129,7 +129,8 @@ def _check_same_features(trained: Any, data: Any) -> None:
 class _Caller:
     """How a model is called: `kind` is one of INPUTS but "auto", `values` are the weights of its operand."""
 
-    # Names of attributes that are passed too; the training's graph, with its edges if it was PyG's Data.
+    # Names of attributes that are passed too; the training's graph, with its edges if it was PyG's Data;
+    # whether a model with an operand takes features of edges, which are behind it in a tuple then.
 
     kind: str
     values: str | None
@@ -137,6 +138,7 @@ class _Caller:
     device: torch.device
     arguments: tuple[str, ...] = ()
     fixed: tuple[Any, Any] | None = None
+    takes_edges: bool = False
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -152,7 +154,7 @@ class _Caller:
         if self.kind == "none":
             return model(x)
         if self.kind == "operand":
-            return model(x, graph)
+            return model(x, *graph) if self.takes_edges else model(x, graph)
         found: torch.Tensor = call_with_graph(model, self.takes, x, graph)
         return found
 
@@ -174,12 +176,21 @@ class _Caller:
             bad_value("data.x", "is missing; accepted: features of the nodes")
         of, graph = (None, None) if self.fixed is None else self.fixed
         storage = self.precision.storage if self.device.type == "cuda" else torch.float32
-        return data.x.to(self.device, storage), graph if data is of else self.graph(data)
+        made = getattr(getattr(of, "edge_features", None), "transform", {})
+        return data.x.to(self.device, storage), graph if data is of else self.graph(data, made)
 
-    def graph(self, data: Any) -> Any:
+    def graph(self, data: Any, edge_transform: Mapping[str, Any] | None = None) -> Any:
         """Return the graph of data as the model takes it: an operand, PyG's Data, or attributes by name."""
         if self.kind == "none":
             return None
+        if self.takes_edges:
+            found = data if is_pyg_data(data) else getattr(data.edge_features, "attributes", {})
+            if found.get("edge_attr") is None:
+                bad_value("data.edge_attr", "is missing; accepted: features of the edges, as in training")
+            adj = prepare(found["edge_index"], num_nodes=data.num_nodes, precision=self.precision)
+            attr = found["edge_attr"]
+            attr = features_of_attr(attr, edge_transform or {}) if is_pyg_data(data) else attr
+            return adj.to(self.device), attr.to(self.device)
         if self.kind == "operand":
             source = data if is_pyg_data(data) else data.graph
             return prepare(source, values=self.values, precision=self.precision).to(self.device)
@@ -246,9 +257,10 @@ class _GraphsCaller(_Caller):
 
     def call(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
         """Call the model with a batch of graphs."""
+        from gnnsparse.train.tasks.graph import call_with_operand
+
         if self.kind == "operand":
-            found: torch.Tensor = model(batch.x, batch.adj, batch.graph_ptr)
-            return found
+            return call_with_operand(model, batch)
         return self(model, batch.x, batch.adj)
 
     def outputs(self, model: torch.nn.Module, dataset: Any, data: Any) -> torch.Tensor:
@@ -272,6 +284,7 @@ class _GraphsCaller(_Caller):
 
         of: dict[str, Any] = {"values": self.values, "precision": self.precision, "device": self.device}
         if self.kind == "operand":
+            dataset = dataset if self.takes_edges else replace(dataset, edge_features=None)
             return GraphData(dataset, **{**of, **options})
         graphs = divided(dataset, self.takes_attr) if graphs is None else graphs
         return PygGraphData(dataset, graphs, **{**of, **options})
@@ -386,7 +399,8 @@ def fit(
         data = many if isinstance(data, (list, tuple)) or len(many) > 1 else many[0]
     encoder: Any = model.encoder if isinstance(model, EdgeScorer) else model
     kind = inputs_of(encoder) if inputs == "auto" else inputs
-    dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS, kind)
+    takes_edges = kind == "operand" and getattr(encoder, "takes_edge_features", False)
+    dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS, kind, takes_edges)
     peers = None
     if group is not None:
         control = group if dist.get_backend(group) == "gloo" else dist.new_group(backend="gloo")
@@ -407,6 +421,8 @@ def fit(
     caller = None
     if task.name in ("node", "graph", "edge"):
         caller = _caller_of(encoder, data, dataset, kind, values, run, is_guess=inputs == "auto")
+        if takes_edges:
+            caller = replace(caller, takes_edges=getattr(dataset, "edge_features", None) is not None)
         dataset = _with_used_weights(encoder, data, dataset, caller)
         values = caller.values
     elif inputs not in ("auto", "operand"):  # of links or sequences
@@ -434,6 +450,8 @@ def fit(
             _check_outputs(model, caller, partial(caller.call, model, batch), len(batch.y), dataset)
         elif caller is not None:
             graph = prepared.adj if caller.kind == "operand" else caller.graph(data)
+            if caller.takes_edges:
+                graph = graph, prepared.batch.edge_attr
             x = prepared.batch.x
             if isinstance(caller, _EdgesCaller):
                 model = _with_head(model, partial(caller, encoder, x, graph), dataset, caller)
@@ -447,7 +465,7 @@ def fit(
         if isinstance(caller, _GraphsCaller):
             made.call = caller.call
         elif caller is not None and caller.kind != "operand":
-            made.call = lambda model, x, adj: caller(model, x, graph)
+            made.call = lambda model, x, adj, *attr: caller(model, x, graph)
         result = train(
             module,
             prepared,
@@ -465,7 +483,7 @@ def fit(
 
 
 def _dataset(
-    data: Any, split: str, seed: int, tasks: Mapping[str, Task[Any, Any]], kind: str
+    data: Any, split: str, seed: int, tasks: Mapping[str, Task[Any, Any]], kind: str, takes_edges: bool
 ) -> tuple[Any, Task[Any, Any]]:
     from gnnsparse.data import dataset_of_edges, dataset_of_graphs, dataset_of_pyg
 
@@ -478,8 +496,9 @@ def _dataset(
     if isinstance(data, list):
         # A model that gets whole graphs may use other attributes than x.
         made = kind == "data" and not any(hasattr(graph, "x") and graph.x is not None for graph in data)
-        options = {"features": "constant"} if made else {}
-        return dataset_of_graphs(data, split=split, seed=seed, **options), tasks["graph"]
+        options: dict[str, Any] = {"features": "constant"} if made else {}
+        options |= {"split": split, "seed": seed, "edge_features": takes_edges}
+        return dataset_of_graphs(data, **options), tasks["graph"]
     if not is_pyg_data(data):
         kinds = ", ".join(sorted(task.dataset.__name__ for task in tasks.values()))
         accepted = f"a torch_geometric.data.Data, a list of them, or a gnnsparse.data data set ({kinds})"
@@ -494,7 +513,7 @@ def _dataset(
             bad_value(f"data.{name}", f"is missing; accepted: {accepted}")
     if of_edges:
         return dataset_of_edges(data, split=split, seed=seed), tasks["edge"]
-    return dataset_of_pyg(data, split=split, seed=seed), tasks["node"]
+    return dataset_of_pyg(data, split=split, seed=seed, edge_features=takes_edges), tasks["node"]
 
 
 def _without_labels(graphs: list[Any], dataset: Any) -> Any:
@@ -508,6 +527,8 @@ def _without_labels(graphs: list[Any], dataset: Any) -> Any:
     found = options_found("graph", dataset)
     options = {name: found[name] for name in ("label_kind", "classes", "metric")}
     made = all(graph.get("x") is None for graph in plain)
+    if (more := dataset.edge_features) is not None:
+        options |= {"edge_features": True, "edge_transform": more.transform}
     return dataset_of_graphs(plain, **options, features="constant" if made else "file")
 
 
@@ -635,9 +656,12 @@ def _with_used_weights(model: torch.nn.Module, data: Any, dataset: Any, caller: 
     attr = (
         found.get("edge_attr") if is_pyg_data(found) else getattr(found, "edge_features", None)
     ) is not None
-    if attr and "edge_attr" not in caller.arguments and not isinstance(caller, _EdgesCaller):
+    unused = "edge_attr" not in caller.arguments and not caller.takes_edges
+    if attr and unused and not isinstance(caller, _EdgesCaller):
         problem = f"data: {type(model).__name__} does not take edge_attr, the attributes of the edges"
         warnings.warn(problem, UserWarning, stacklevel=3)
+    if caller.kind == "operand" and not caller.takes_edges and hasattr(dataset, "edge_features"):
+        dataset = replace(dataset, edge_features=None)
     if caller.kind == "operand":
         names = [name for name, _ in _layers(model)]
         ignored = bool(names) and all(name in _WITHOUT_WEIGHTS for name in names)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from gnnsparse.data.custom.edges import features_of_attr
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.pyg_lists import batches_of, graphs_of
 from gnnsparse.errors import bad_value, check_tensor
@@ -427,7 +428,7 @@ class LoadedModel:
             bad_value("task", f"is {task!r}; accepted: node, graph, as others take more than x and edges")
         if task == "graph" and (graph is not None or isinstance(self.module, EdgeModel)):
             bad_value("graph", "goes with models of nodes; accepted: None, and a model that takes an operand")
-        if "edge_attr" in self.recipe.inputs:
+        if "edge_attr" in self.recipe.inputs or self.takes_edge_features:
             bad_value("inputs", "has edge_attr; accepted: .module.model, called as it was in training")
         if isinstance(graph, SparseOperand):
             bad_value("graph", "is an operand, which has weights; accepted: the graph that it was made of")
@@ -440,6 +441,7 @@ class LoadedModel:
         graph: Any,
         padding: torch.Tensor | None = None,
         graph_ptr: torch.Tensor | None = None,
+        edge_attr: torch.Tensor | None = None,
     ) -> tuple[Any, ...]:
         """Check the arguments of `predict`, and return those of the model, on its device."""
         # As PyG's models take it, which keeps repeated edges apart.
@@ -454,6 +456,12 @@ class LoadedModel:
         adj = graph if isinstance(graph, SparseOperand) else self.prepare(graph)
         if adj.device != self.device:
             bad_value("graph", f"is on {adj.device}; accepted: {self.device}")
+        if edge_attr is not None and not self.takes_edge_features:
+            bad_value("edge_attr", "the model takes no features of edges; accepted: None")
+        more: tuple[torch.Tensor, ...] = ()
+        if self.takes_edge_features:
+            check_tensor("edge_attr", edge_attr, dtypes=_FLOATS, shape=(adj.num_edges, self.edge_channels))
+            more = (edge_attr.to(self.device, torch.float32),)  # type: ignore[union-attr]
         if self.recipe.task == "sequence":
             return self._sequences(x, adj, padding)
         if self.recipe.task not in ("node", "graph"):
@@ -468,11 +476,21 @@ class LoadedModel:
         check_tensor("x", x, dtypes=_FLOATS, shape=(adj.shape[1], self.recipe.in_channels))
         dtype = self._storage()
         if self.recipe.task == "node":
-            return x.to(self.device, dtype), adj
+            return x.to(self.device, dtype), adj, *more
         if graph_ptr is None:
             graph_ptr = torch.tensor([0, adj.shape[0]], dtype=torch.int64, device=self.device)
         check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
-        return x.to(self.device, dtype), adj, graph_ptr.to(self.device)
+        return x.to(self.device, dtype), adj, graph_ptr.to(self.device), *more
+
+    @property
+    def takes_edge_features(self) -> bool:
+        """Whether the model is called with features of edges."""
+        return bool(getattr(self.module, "takes_edge_features", False))
+
+    @property
+    def edge_channels(self) -> int | None:
+        """The number of features of an edge that the model takes; None: it does not say."""
+        return self.recipe.options.get("edge_channels")
 
     def _storage(self) -> torch.dtype:
         """Return the dtype of features: on a GPU that of the precision, as in training."""
@@ -503,7 +521,12 @@ class LoadedModel:
                 bad_value("data.x", "is missing; accepted: features of the nodes")
             ptr = None if self.recipe.task == "node" else piece.get("ptr")
             if not isinstance(self.module, EdgeModel):
-                logits.append(self.predict(piece.x, self.prepare(piece), graph_ptr=ptr).logits)
+                attr = piece.get("edge_attr") if self.takes_edge_features else None
+                if attr is not None:
+                    made = self.recipe.run.get("dataset", {}).get("edge_transform")
+                    attr = features_of_attr(attr, made or {})
+                found = self.predict(piece.x, self.prepare(piece), graph_ptr=ptr, edge_attr=attr)
+                logits.append(found.logits)
                 continue
             if self.recipe.task == "graph" and piece.get("batch") is None:
                 piece = next(iter(batches_of([piece])))
@@ -517,6 +540,7 @@ class LoadedModel:
         graph: Any = None,
         padding: torch.Tensor | None = None,
         graph_ptr: torch.Tensor | None = None,
+        edge_attr: torch.Tensor | None = None,
     ) -> Prediction:
         """Compute logits, probabilities and classes, without gradients, in the precision of the training.
 
@@ -529,6 +553,9 @@ class LoadedModel:
             padding: of a model of sequences: bool [batch, length], True for padding; None: tokens 0 are.
             graph_ptr: of a model of graphs: int64 [graphs + 1], the first node of each graph, and the number
                 of nodes, where `graph` is block-diagonal; None: it is one graph.
+            edge_attr: of a model that takes features of edges: floating-point [edges, D], in the order of the
+                edges that the graph was prepared from. Of PyG's graphs it is their edge_attr, of which
+                kinds become columns as in the training.
 
         Raises:
             TypeError: an argument is of another type or dtype.
@@ -537,7 +564,7 @@ class LoadedModel:
         """
         if graph is None and not isinstance(x, torch.Tensor):
             return self._of_data(x)
-        inputs = self.inputs(x, graph, padding, graph_ptr)
+        inputs = self.inputs(x, graph, padding, graph_ptr, edge_attr)
         with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
             logits = self.module(*inputs).float()
         return Prediction(logits, self.recipe.several_labels, self.recipe.regression)

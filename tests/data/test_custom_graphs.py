@@ -136,11 +136,67 @@ def test_graphs_that_are_refused(changes: Any, options: Any, said: str, tmp_path
         load_custom(save(tmp_path, graphs(**changes)), **options)
 
 
-def test_attributes_of_edges_are_not_used_in_silence(tmp_path: Path) -> None:
-    path = save(tmp_path, graphs(edge_attr=lambda at: torch.ones(at % 5, 3)))
-    with pytest.warns(UserWarning, match=r"molecules\.pt: edge_attr is not used") as warned:
-        load(path)
-    assert len(warned) == 1
+def test_attributes_of_edges_are_features_of_edges(tmp_path: Path) -> None:
+    """Integers of kinds have a column for each of them, and numbers are as they are."""
+
+    def attr(at: int) -> torch.Tensor:
+        kinds = torch.arange(at % 5) % 3 + 4
+        return torch.stack([kinds, kinds % 2, torch.arange(at % 5) * 100 + at], dim=1)
+
+    found = load(save(tmp_path, graphs(edge_attr=attr))).edge_features
+    assert found is not None
+    assert found.transform == {
+        "columns": ["0", "1", "2"], "categories": {"0": ["4", "5", "6"]}, "fill": found.transform["fill"],
+    }  # fmt: skip
+    whole = torch.cat([attr(at) for at in range(COUNT)])
+    kinds = torch.nn.functional.one_hot(whole[:, 0] - 4, 3)
+    torch.testing.assert_close(found.edge_attr, torch.cat([kinds, whole[:, 1:]], dim=1).float())
+    assert found.edge_index.shape == (2, 40)
+    other = dataset_of_graphs(
+        graphs(edge_attr=lambda at: attr(at).clamp(min=5).double()),
+        edge_features=True, edge_transform=found.transform,
+    )  # fmt: skip
+    assert other.edge_features is not None
+    assert other.edge_features.edge_attr[:, :3].sum(dim=0).tolist() == [0, 32, 8]
+    assert dataset_of_graphs(graphs(edge_attr=attr)).edge_features is None
+
+
+@pytest.mark.parametrize(
+    ("attr", "said"),
+    [
+        (lambda at: torch.ones(3, 2), "edge_attr: graph 0 has shape .3, 2.; accepted: a row for each of 0"),
+        (lambda at: torch.ones(at % 5, 2 + (at == 7)), "edge_attr: graph 7 has edge_attr of shape .2, 3."),
+        (
+            lambda at: None if at == 3 else torch.ones(at % 5),
+            "edge_attr: graph 3 has no edge_attr, and other",
+        ),
+    ],
+)
+def test_attributes_of_edges_that_are_refused(attr: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        load(save(tmp_path, graphs(edge_attr=attr)))
+
+
+def test_a_folder_with_labels_and_attributes_of_edges(tmp_path: Path) -> None:
+    """In the order in which the files list the edges, some of them twice."""
+    folder = tu_files.write_text(tmp_path / "tu")
+    file = next(folder.rglob("*_A.txt"))
+    lines = file.read_text().splitlines()
+    lines = [*reversed(lines), lines[0]]
+    file.write_text("\n".join(lines))
+    name = file.name.removesuffix("_A.txt")
+    labels, numbers = [2 + at % 3 for at in range(len(lines))], [at / 2 for at in range(len(lines))]
+    for part, rows in (("labels", labels), ("attributes", numbers)):
+        (file.parent / f"{name}_edge_{part}.txt").write_text("\n".join(map(str, rows)))
+    found = load(folder).edge_features
+    assert found is not None
+    pairs = torch.tensor([[int(end) - 1 for end in line.split(",")] for line in lines]).T.flip(0)
+    assert torch.equal(found.edge_index, pairs)
+    assert found.edge_attr[:, :3].argmax(dim=1).tolist() == [at % 3 for at in range(len(lines))]
+    assert found.edge_attr[:, 3].tolist() == numbers
+    (file.parent / f"{name}_edge_labels.txt").write_text("1\n2\n")
+    with pytest.raises(ValueError, match=r"_edge_labels\.txt, _edge_attributes\.txt: have other rows than"):
+        load(folder)
 
 
 def test_one_graph_is_of_nodes_unless_the_task_says_otherwise(tmp_path: Path) -> None:

@@ -29,7 +29,12 @@ from tests.helpers import ROUNDING, reference_layers
 from tests.tasks import classifier, prepared, toy_task
 
 NODES, LENGTH = 20, 14
-KINDS: dict[str, Any] = {name: model.build for name, model in MODELS.items() if model.task == "node"}
+#: Those of nodes; tests/models/test_edge_models.py has those that take features of edges.
+KINDS: dict[str, Any] = {
+    name: model.build
+    for name, model in MODELS.items()
+    if model.task == "node" and model.edge_features == "none"
+}
 #: The models with an option `conv`, and the layer of each of its values.
 GLOBAL, CONVS = ("gps", "exphormer"), {"gcn": GCNConv, "gin": GINConv}
 #: Each model of nodes, those with an option `conv` with each value.

@@ -24,7 +24,7 @@ from benchmarks import train_step  # noqa: E402
 from benchmarks.pyg import with_pyg_layers  # noqa: E402
 
 NODES, WIDTH = 30, 8
-NAMES = [name for name, model in MODELS.items() if model.task == "node"]
+NAMES = [n for n, model in MODELS.items() if model.task == "node" and model.edge_features == "none"]
 
 
 def edges() -> torch.Tensor:

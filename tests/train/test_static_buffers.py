@@ -123,7 +123,7 @@ class Samples(Kind):
 
 
 GRAPHS, SAMPLES = Graphs(), Samples()
-GRAPH_MODELS = [name for name, model in MODELS.items() if "graph" in model.tasks]
+GRAPH_MODELS = [n for n, of in MODELS.items() if "graph" in of.tasks and of.edge_features == "none"]
 SAMPLING = [
     name for name, model in MODELS.items()
     if "node" in model.tasks

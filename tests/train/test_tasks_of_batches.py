@@ -33,7 +33,7 @@ from tests.tasks import rows_of, toy_sequences
 from tests.train.test_task_link import data_of as links_of
 from tests.tu_files import graph_dataset
 
-GRAPH_MODELS = [name for name, model in MODELS.items() if "graph" in model.tasks]
+GRAPH_MODELS = [n for n, of in MODELS.items() if "graph" in of.tasks and of.edge_features == "none"]
 
 LENGTH = 12
 PLAIN = OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all")

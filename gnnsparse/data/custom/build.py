@@ -553,6 +553,13 @@ def _features_beside(content: Content, options: BuildOptions) -> EdgeFeatures | 
         return None
     directed = content.directed if options.directed is None else options.directed
     edges, number = _both_ways(content, directed)
+    if not directed and content.weights is None:  # as in the graph, an edge that is there twice counts once
+        rows = torch.cat([edges.T.double(), attr[number].double()], dim=1)
+        found, which = rows.unique(dim=0, return_inverse=True)
+        places = torch.arange(len(rows), device="cpu")
+        first = torch.full((len(found),), len(rows), device="cpu").scatter_reduce(0, which, places, "amin")
+        kept = first.sort().values
+        edges, number = edges[:, kept], number[kept]
     weights = None if content.weights is None else torch.from_numpy(content.weights).float()[number]
     return EdgeFeatures(edges, attr[number], weights, made_of)
 

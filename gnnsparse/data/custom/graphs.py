@@ -16,7 +16,13 @@ import numpy as np
 import torch
 
 from gnnsparse.data.custom.build import PARTS, Content, FileOptions, text_of
-from gnnsparse.data.custom.edges import content_of_edges, is_of_edges
+from gnnsparse.data.custom.edges import (
+    columns_of_attr,
+    content_of_edges,
+    is_of_edges,
+    together,
+    with_edge_attr,
+)
 from gnnsparse.data.custom.readers import array_of, content_of_attributes, saved_graphs
 from gnnsparse.data.custom.tables import ENDINGS, SPLIT_WORDS, Table, graph_column, read_table, read_tables
 from gnnsparse.data.tu import read_text
@@ -39,16 +45,11 @@ def read_saved(path: Path, options: FileOptions) -> Content:
         bad_value("task", f"{problem}; accepted: auto, graph")
     if not many and is_of_edges(graphs[0], options.task):
         return content_of_edges(graphs[0])
-    if any(graph.get("edge_attr") is not None for graph in graphs):
-        problem = (
-            f"{path.name}: edge_attr is not used, as the models here take no more of edges than edge_weight; "
-            "gnnsparse.fit trains a model of PyG that takes it"
-        )
-        warnings.warn(problem, UserWarning, stacklevel=2)
-    if not many:
-        return content_of_attributes(graphs[0])
-    count = f"{len(graphs)} graphs" if len(graphs) > 1 else "one graph"
-    return replace(content_of_graphs(graphs, "graph {}"), reason=f"{path.name} holds {count}")
+    content = content_of_graphs(graphs, "graph {}") if many else content_of_attributes(graphs[0])
+    if many:
+        count = f"{len(graphs)} graphs" if len(graphs) > 1 else "one graph"
+        content = replace(content, reason=f"{path.name} holds {count}")
+    return with_edge_attr(content, graphs, options.edge_transform)
 
 
 def content_of_graphs(graphs: Sequence[Mapping[str, Any]], called: str) -> Content:
@@ -65,8 +66,8 @@ def content_of_graphs(graphs: Sequence[Mapping[str, Any]], called: str) -> Conte
     return Content(
         int(ptr[-1]),
         np.concatenate(edges, axis=1),
-        _of_all("edge_weight", weights, called),
-        _of_all("x", x, called),
+        together("edge_weight", weights, called),
+        together("x", x, called),
         graphs=_of_graphs(graphs, np.diff(ptr), called),
         graph_ptr=ptr,
     )
@@ -86,19 +87,6 @@ def _part(graph: Mapping[str, Any]) -> Content:
         wrong = part.edges.max() if part.edges.min() >= 0 else part.edges.min()
         bad_value("edge_index", f"has node {wrong}; accepted: 0 to {part.nodes - 1}, the nodes of the graph")
     return part
-
-
-def _of_all(name: str, arrays: list[np.ndarray | None], called: str) -> np.ndarray | None:
-    """Put what all graphs have together; None: no graph has it."""
-    if all(array is None for array in arrays):
-        return None
-    found = [array for array in arrays if array is not None]
-    for at, array in enumerate(arrays):
-        if array is None or array.shape[1:] != found[0].shape[1:]:
-            has = f"no {name}" if array is None else f"{name} of shape {array.shape}"
-            accepted = f"{found[0].shape[1]} columns in each graph" if found[0].ndim > 1 else "in all or none"
-            bad_value(name, f"{called.format(at)} has {has}, and others have it; accepted: {accepted}")
-    return np.concatenate(found)
 
 
 def _of_graphs(graphs: Sequence[Mapping[str, Any]], nodes: np.ndarray, called: str) -> Content:
@@ -188,12 +176,22 @@ def read_tu(path: Path, options: FileOptions) -> Content:
         texts = read.y.numpy().astype(str).astype(object)
         names = tuple(map(str, np.unique(read.y.numpy()).tolist()))
         items = replace(items, y=texts, named=True, class_names=names)
+    edges = np.stack([csr.indices.numpy().astype(np.int64), csr.row_index().numpy()])
+    features: dict[str, np.ndarray] = {}
+    if read.edge_labels is not None:
+        features["label"] = read.edge_labels.numpy().astype(str).astype(object)
+    if read.edge_attributes is not None:
+        features |= columns_of_attr(read.edge_attributes.numpy())
+    if features and read.edges is not None:
+        edges = read.edges.numpy()
+    beside = Content(edges.shape[1], edges, features=features, item="edge") if features else None
     return Content(
         read.graph.num_rows,
-        np.stack([csr.indices.numpy().astype(np.int64), csr.row_index().numpy()]),
+        edges,
         x=np.concatenate(columns, axis=1, dtype=np.float32) if columns else None,
         graphs=items,
         graph_ptr=read.graph_ptr.numpy(),
+        of_edges=beside,
         reason=f"{path.name} has the files of TU Dortmund",
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.custom.build import CUSTOM_TASKS, BuildOptions, Content, FileOptions, build_dataset
 from gnnsparse.data.custom.disk import read_disk
-from gnnsparse.data.custom.edges import content_of_edges
+from gnnsparse.data.custom.edges import content_of_edges, with_edge_attr
 from gnnsparse.data.custom.graphs import (
     TU_MARK,
     content_of_graphs,
@@ -158,7 +158,9 @@ def load_custom(
             numbers; None: label or y.
         edge_features: columns of the table of edges that are features of edges, made as those of nodes are;
             None: all others if edges are learned, else none. `gnnsparse.fit` gives them to models of PyG that
-            take `edge_attr`.
+            take `edge_attr`, and train.py to gine, gatedgcn and pna. Those of PyG's graphs are edge_attr,
+            with a column for each of up to 32 different integers (bond types), and those of a folder of TU
+            Dortmund its labels (so) and attributes of edges.
         edge_transform: the `edge_transform` of the data set a model was trained on, as `transform`.
         bipartite: of links, whether sources and targets are nodes of two kinds, as users and items: the same
             text is then another node in each column, and only pairs of both kinds are scored. None: True if
@@ -288,15 +290,16 @@ def _find(path: Any, format: str) -> tuple[Path, str]:
 register_dataset("custom", task="node", also=CUSTOM_TASKS[1:])(load_custom)
 
 
-def dataset_of_pyg(data: Any, **options: Any) -> NodeDataset:
+def dataset_of_pyg(data: Any, *, edge_features: bool = False, **options: Any) -> NodeDataset:
     """Make a data set of nodes of a torch_geometric.data.Data, as `load_custom` does of a saved one.
 
     Args:
         data: the graph, on any device: edge_index, x, y, and if there are such edge_weight, and train_mask,
             val_mask and test_mask, bool [N] or [N, splits].
+        edge_features: whether edge_attr are features of edges, see `load_custom`.
         options: those of `load_custom` that are of no file: features, label_kind, classes, metric, split,
-            train_fraction, val_fraction, seed, directed, normalize_features, standardize and transform. With
-            directed=None edges are as they are.
+            train_fraction, val_fraction, seed, directed, normalize_features, standardize, transform and
+            edge_transform. With directed=None edges are as they are.
 
     Returns:
         The data set, on the CPU.
@@ -306,7 +309,13 @@ def dataset_of_pyg(data: Any, **options: Any) -> NodeDataset:
         ValueError: an argument is out of range, or an attribute of the graph is missing, of another shape, or
             holds what a model can't be trained on.
     """
-    dataset: NodeDataset = _of_pyg(data, content_of_attributes, options)
+    made = BuildOptions(**options).edge_transform
+
+    def read(graph: dict[str, Any]) -> Content:
+        content = content_of_attributes(graph)
+        return with_edge_attr(content, [graph], made) if edge_features else content
+
+    dataset: NodeDataset = _of_pyg(data, read, options)
     return dataset
 
 
@@ -317,7 +326,7 @@ def dataset_of_edges(data: Any, **options: Any) -> EdgeDataset:
         data: the graph, on any device: edge_index, x, `edge_label` with a row for each edge, or for each of
             `edge_label_index` [2, k] if there is one; and if there are such edge_weight, edge_attr [edges] or
             [edges, D], and train_mask, val_mask and test_mask, bool [k], of the edges to learn.
-        options: those of `dataset_of_pyg`, and edge_transform.
+        options: those of `dataset_of_pyg`.
 
     Returns:
         The data set, on the CPU.
@@ -339,13 +348,13 @@ def _of_pyg(data: Any, read: Callable[[dict[str, Any]], Content], options: dict[
     return build_dataset("data", read(data.to_dict()), checked)
 
 
-def dataset_of_graphs(graphs: Sequence[Any], **options: Any) -> GraphDataset:
+def dataset_of_graphs(graphs: Sequence[Any], *, edge_features: bool = False, **options: Any) -> GraphDataset:
     """Make a data set of graphs of a list of torch_geometric.data.Data, as `load_custom` does of a saved one.
 
     Args:
         graphs: the graphs, on any device, with edge_index, x, y (a class, or numbers), and if there are such
             edge_weight, `split` ("train", "val" or "test") and a name (graph_id, id or name).
-        options: those of `dataset_of_pyg`.
+        edge_features, options: those of `dataset_of_pyg`.
 
     Returns:
         The data set, on the CPU.
@@ -361,7 +370,10 @@ def dataset_of_graphs(graphs: Sequence[Any], **options: Any) -> GraphDataset:
             bad_type(f"data[{at}]", data, "a torch_geometric.data.Data with edge_index")
     if not len(graphs):
         bad_value("data", "has no graph; accepted: a list of one or more")
-    content = content_of_graphs([data.to_dict() for data in graphs], "data[{}]")
+    plain = [data.to_dict() for data in graphs]
+    content = content_of_graphs(plain, "data[{}]")
+    if edge_features:
+        content = with_edge_attr(content, plain, checked.edge_transform)
     made: Any = build_dataset("data", content, checked)
     dataset: GraphDataset = made
     return dataset

@@ -29,6 +29,7 @@ __all__ = [
     "MiniBatchTask",
     "RunOptions",
     "Task",
+    "edge_options",
     "options_found",
     "register_task",
     "text_of",
@@ -213,6 +214,12 @@ class MiniBatchTask(Task[Dataset, Data]):
 def texts_of(**names: Sequence[str] | None) -> dict[str, np.ndarray]:
     """Return the names that there are as arrays of texts."""
     return {name: np.array(texts, dtype=str) for name, texts in names.items() if texts is not None}
+
+
+def edge_options(dataset: Any) -> dict[str, Any]:
+    """Return the option of models that says how many features an edge has, if edges have some."""
+    more = getattr(dataset, "edge_features", None)
+    return {} if more is None else {"edge_channels": more.edge_attr.shape[1]}
 
 
 def options_found(task: str, dataset: Any) -> dict[str, Any]:

@@ -33,12 +33,10 @@ class EdgeBatch(GraphBatch):
     """The whole graph on one device, and its edges; the `nodes` of a Part are numbers of edges.
 
     Attributes:
-        edges: int64 [2, k], sources over targets.
-        edge_attr: float32 [k, D], features of the edges; None: they have none.
+        edges: int64 [2, k], sources over targets, of which are also the features `edge_attr`, [k, D].
     """
 
     edges: torch.Tensor = field(kw_only=True)
-    edge_attr: torch.Tensor | None = field(kw_only=True)
 
 
 class EdgeData(FullGraphData):
@@ -53,7 +51,7 @@ class EdgeData(FullGraphData):
     def _on_device(self, adj: SparseOperand) -> EdgeBatch:
         edges, attr = self.dataset.edge_index.to(self.device), self.dataset.edge_attr
         attr = None if attr is None else attr.to(self.device)
-        return EdgeBatch(**vars(super()._on_device(adj)), edges=edges, edge_attr=attr)
+        return EdgeBatch(**{**vars(super()._on_device(adj)), "edge_attr": attr}, edges=edges)
 
 
 def _scores_of(model: Any, features: torch.Tensor, batch: EdgeBatch, numbers: torch.Tensor) -> torch.Tensor:
@@ -80,7 +78,7 @@ class EdgeClassifier(NodeClassifier):
         """Return the embeddings of all nodes."""
         model: Any = self.model
         sparse = batch.sparse_x is not None and model.takes_sparse_features
-        return self.call(model.encoder, batch.sparse_x if sparse else batch.x, batch.adj)  # type: ignore[arg-type]
+        return self.call(model.encoder, batch.sparse_x if sparse else batch.x, batch.adj)
 
     def _logits(self, batch: Any, part: Part) -> torch.Tensor:
         return _scores_of(self.model, self.embeddings(batch), batch, part.nodes)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.data.datasets import GraphDataset
-from gnnsparse.data.graph_batches import BlockBatches, PaddedBlocks
+from gnnsparse.data.datasets import EdgeFeatures, GraphDataset, edge_keys
+from gnnsparse.data.graph_batches import BlockBatch, BlockBatches, PaddedBlocks
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.padded_norm import ignoring_padding
@@ -24,7 +24,14 @@ from gnnsparse.train.data import BatchSource, MiniBatchData, StepInput, shuffled
 from gnnsparse.train.metrics import known_items, make_scores
 from gnnsparse.train.module import TargetModule, TaskModule
 from gnnsparse.train.settings import PreprocessConfig
-from gnnsparse.train.tasks import MiniBatchTask, RunOptions, options_found, register_task, texts_of
+from gnnsparse.train.tasks import (
+    MiniBatchTask,
+    RunOptions,
+    edge_options,
+    options_found,
+    register_task,
+    texts_of,
+)
 from gnnsparse.train.trained import LoadedModel, Prediction, arrays_of
 
 __all__ = ["GraphData", "GraphPredictor"]
@@ -65,6 +72,39 @@ class GraphsBatch:
     y: torch.Tensor
     data: GraphData
     padding: Padding | None = None
+    edge_attr: torch.Tensor | None = None
+
+
+class EdgeRows:
+    """The features of the edges of all graphs on a device, of which batches take theirs.
+
+    Raises:
+        ValueError: they are not those of the edges of the graph.
+    """
+
+    def __init__(self, dataset: GraphDataset, features: EdgeFeatures, device: torch.device) -> None:
+        keys, (source, target) = edge_keys(dataset.graph), features.edge_index.cpu()
+        own, order = (target * dataset.num_nodes + source).sort(stable=True)
+        counts = torch.searchsorted(keys, own, right=False).bincount(minlength=len(keys))
+        is_whole = len(counts) == len(keys) and bool(counts.all())
+        if not is_whole or not torch.equal(keys.repeat_interleave(counts), own):
+            bad_value("edge_features", "are of other edges than the graph has; accepted: those of all edges")
+        self._attr = features.edge_attr[order].to(device)
+        # The first edge of each nonzero of the graph, and the end; None: each stands for one edge.
+        repeats = len(own) > len(keys)
+        self._first = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(device) if repeats else None
+
+    def of(self, batch: BlockBatch) -> tuple[SparseOperand, torch.Tensor]:
+        """Return the operand of a batch, which tells repeated edges apart, and the features of its edges."""
+        if self._first is None:
+            return batch.adj, self._attr.index_select(0, batch.edges)
+        first, counts = self._first[batch.edges], self._first.diff()[batch.edges]
+        nonzero = torch.repeat_interleave(counts)
+        place = torch.arange(len(nonzero), device=nonzero.device) - (counts.cumsum(0) - counts)[nonzero]
+        prepared = batch.adj.prepared
+        report = {**prepared.report, "edges": len(nonzero)}
+        adj = SparseOperand(dataclasses.replace(prepared, edge_map=nonzero, report=report))
+        return adj, self._attr.index_select(0, first[nonzero] + place)
 
 
 class GraphData(MiniBatchData):
@@ -74,7 +114,8 @@ class GraphData(MiniBatchData):
     validation and the test part are made once.
 
     Args:
-        dataset: the graphs with their features, targets and split.
+        dataset: the graphs with their features, targets and split. If it has features of edges, batches have
+            theirs, and their operands tell repeated edges apart.
         batch_size: graphs of a training step; the last step of an epoch may have fewer.
         values: weights of the operands: "gcn", "mean" or None (see `gnnsparse.prepare`).
         preprocess: options of `gnnsparse.prepare`, with reorder="none" and format="auto" or "csr"; None:
@@ -112,6 +153,8 @@ class GraphData(MiniBatchData):
         self.parts = {name: known_items(ids, dataset.y.cpu()) for name, ids in dataset.parts.items()}
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
         self.x, self.y = dataset.x.to(self.device, dtype), dataset.y.to(self.device)
+        more = dataset.edge_features
+        self._edges = None if more is None else EdgeRows(dataset, more, self.device)
         self._chunks: dict[str, list[GraphsBatch]] = {}
 
     @property
@@ -134,7 +177,9 @@ class GraphData(MiniBatchData):
             graphs, sizes = torch.cat(packed), [numbers.numel() for numbers in packed]
             targets = self.y.index_select(0, graphs.to(self.device, non_blocking=True)).split(sizes)
             for batch, y in zip(self.blocks.split(graphs, sizes), targets, strict=True):
-                yield GraphsBatch(self.x.index_select(0, batch.nodes), batch.adj, batch.graph_ptr, y, self)
+                adj, attr = (batch.adj, None) if self._edges is None else self._edges.of(batch)
+                x = self.x.index_select(0, batch.nodes)
+                yield GraphsBatch(x, adj, batch.graph_ptr, y, self, edge_attr=attr)
 
     def _packed(self, batches: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         """Yield consecutive batches as long as they have few nodes and nonzeros together."""
@@ -158,6 +203,8 @@ class GraphData(MiniBatchData):
         """Return why steps of a module can't be captured on batches with padding; None: they can."""
         if type(module).training_step is not GraphPredictor.training_step:
             return f"{type(module).__name__}.training_step is not that of GraphPredictor, which knows padding"
+        if self._edges is not None:
+            return "features of edges have no static buffers"
         return self.padding_obstacle(module)
 
     def batch_source(self) -> BatchSource:
@@ -259,8 +306,9 @@ class PygGraphData(GraphData):
 
 
 def call_with_operand(model: torch.nn.Module, batch: GraphsBatch) -> torch.Tensor:
-    """Call a model with the features, the operand and the graphs of a batch."""
-    outputs: torch.Tensor = model(batch.x, batch.adj, batch.graph_ptr)
+    """Call a model with the features, the operand and the graphs of a batch, and features of edges if any."""
+    more = () if batch.edge_attr is None else (batch.edge_attr,)
+    outputs: torch.Tensor = model(batch.x, batch.adj, batch.graph_ptr, *more)
     return outputs
 
 
@@ -268,7 +316,8 @@ class GraphPredictor(TargetModule):
     """Trains a model on graphs, by the loss of `gnnsparse.train.metrics.make_loss`.
 
     Args:
-        model: maps features [nodes, F], an operand and graph_ptr [graphs + 1] to outputs [graphs, classes].
+        model: maps features [nodes, F], an operand and graph_ptr [graphs + 1] to outputs [graphs, classes];
+            if the data set has features of edges, they are the fourth argument, [edges, D].
         dataset: the data set, whose targets and metric decide loss and scores.
         optimizer: learning rate, weight decay, schedule.
         max_steps: the step at which a schedule ends, see TaskModule.
@@ -309,6 +358,10 @@ class GraphTask(MiniBatchTask[GraphDataset, GraphData]):
     prepared = "graphs"
     weighs_classes = True
 
+    def model_options(self, dataset: GraphDataset) -> dict[str, Any]:
+        """Return the number of features of an edge, if edges have some."""
+        return edge_options(dataset)
+
     def check(self, run: RunOptions) -> None:
         """Raise ValueError for a row order or a format that a batch of graphs can't be gathered from."""
         super().check(run)
@@ -316,7 +369,10 @@ class GraphTask(MiniBatchTask[GraphDataset, GraphData]):
 
     def predict(self, model: LoadedModel, data: GraphData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return "graphs" (numbers), what `arrays_of` has of them, and the scores of parts with labels."""
-        found = [model.predict(chunk.x, chunk.adj, graph_ptr=chunk.graph_ptr) for chunk in data.all_graphs()]
+        found = [
+            model.predict(chunk.x, chunk.adj, graph_ptr=chunk.graph_ptr, edge_attr=chunk.edge_attr)
+            for chunk in data.all_graphs()
+        ]
         logits = torch.cat([one.logits for one in found])
         whole = Prediction(logits, model.recipe.several_labels, model.recipe.regression)
         scores = {

@@ -37,7 +37,7 @@ from gnnsparse.train.sampled import (
     sampler_identity,
 )
 from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig, SamplerConfig
-from gnnsparse.train.tasks import RunOptions, Task, options_found, register_task, texts_of
+from gnnsparse.train.tasks import RunOptions, Task, edge_options, options_found, register_task, texts_of
 from gnnsparse.train.trained import LoadedModel, Prediction, arrays_of
 
 __all__ = [
@@ -74,6 +74,7 @@ class GraphBatch:
         adj: the prepared graph.
         train, val, test: the parts of the split.
         sparse_x: the features as a sparse matrix, for models that take it; None: they are not kept so.
+        edge_attr: [edges, D], features of the edges, which the operand tells apart; None: there are none.
     """
 
     x: torch.Tensor
@@ -82,6 +83,7 @@ class GraphBatch:
     val: Part
     test: Part
     sparse_x: SparseFeatures | None = None
+    edge_attr: torch.Tensor | None = None
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -119,7 +121,8 @@ class FullGraphData(PreparedData):
     it in each step anyway.
 
     Args:
-        dataset: the graph with its features, labels and split.
+        dataset: the graph with its features, labels and split. If it has features of edges, the operand is
+            made of their edges.
         values: weights of the operand: "gcn", "mean" or None (see `gnnsparse.prepare`).
         sampler: which neighbours a training step takes; None: all, in one step on the whole graph.
         seed: seed of what is sampled.
@@ -146,8 +149,14 @@ class FullGraphData(PreparedData):
         **options: Any,
     ) -> None:
         self.peers, self._sparse_features = peers, sparse_features
-        super().__init__(dataset.graph, values, **options)
+        more = dataset.edge_features if isinstance(dataset, NodeDataset) else None
+        if more is not None and peers is None:
+            graph = SparseGraph.from_edge_index(more.edge_index, dataset.num_nodes)
+        else:
+            graph = dataset.graph
+        super().__init__(graph, values, **options)
         self.dataset = dataset
+        self._edge_attr = None if more is None else more.edge_attr.to(self.device)
         self._samples: NodeBatches | None = None
         self.store: FeatureStore | None = None
         if sampler is not None and sampler.draws:
@@ -171,7 +180,7 @@ class FullGraphData(PreparedData):
             dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
             x = dataset.x.to(self.device, dtype)
         train, val, test = (self._part(mask) for mask in masks)
-        return GraphBatch(x, adj, train, val, test, self._sparse(x))
+        return GraphBatch(x, adj, train, val, test, self._sparse(x), self._edge_attr)
 
     def _sparse(self, x: torch.Tensor) -> SparseFeatures | None:
         wanted = self._sparse_features == "on"
@@ -261,13 +270,14 @@ class NodeClassifier(TargetModule):
     Steps log nothing, because Lightning's `log` takes longer than a step on a small graph.
 
     Args:
-        model: maps features [nodes, F] and an operand to logits [nodes, classes].
+        model: maps features [nodes, F] and an operand to logits [nodes, classes]; if the data set has
+            features of edges, they are the third argument, [edges, D].
         dataset: the data set, whose labels and metric decide loss and scores.
         optimizer: learning rate, weight decay, schedule.
         max_steps: the step at which a schedule ends, see TaskModule.
 
     Attributes:
-        call: calls the model with features and an operand; `gnnsparse.fit` sets it for models that take
+        call: calls the model with these arguments; `gnnsparse.fit` sets it for models that take
             something else.
 
     Raises:
@@ -279,14 +289,15 @@ class NodeClassifier(TargetModule):
         self, model: torch.nn.Module, dataset: NodeDataset, optimizer: OptimizerConfig, max_steps: int
     ) -> None:
         super().__init__(model, dataset, optimizer, max_steps)
-        self.call: Callable[[Any, torch.Tensor, Any], torch.Tensor] = lambda model, x, adj: model(x, adj)
+        self.call: Callable[..., torch.Tensor] = lambda model, x, adj, *attr: model(x, adj, *attr)
 
     def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Return what the model says of all nodes, or of those of a sample, [nodes, classes]."""
-        sparse_x = getattr(batch, "sparse_x", None)
+        attr, sparse_x = (getattr(batch, name, None) for name in ("edge_attr", "sparse_x"))
+        more = () if attr is None else (attr,)
         if sparse_x is not None and getattr(self.model, "takes_sparse_features", False):
-            return self.call(self.model, sparse_x, batch.adj)
-        return self.call(self.model, batch.x, batch.adj)
+            return self.call(self.model, sparse_x, batch.adj, *more)
+        return self.call(self.model, batch.x, batch.adj, *more)
 
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
         return self.outputs(batch).index_select(0, part.nodes)
@@ -359,12 +370,20 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         """Return what decides which nodes and neighbours a step takes; None: it takes the whole graph."""
         return sampler_identity(run)
 
+    def model_options(self, dataset: NodeDataset) -> dict[str, Any]:
+        """Return the number of features of an edge, if edges have some."""
+        return edge_options(dataset)
+
     def load(self, name: str, options: Mapping[str, Any]) -> NodeDataset:
         """Load a data set by `gnnsparse.data.load_dataset`."""
         return load_dataset(name, **options)
 
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
         """Make the data module: the graph with the weights that the model needs, on the run's device."""
+        if dataset.edge_features is not None and (run.sampler.draws or run.peers is not None):
+            name = "sampler" if run.sampler.draws else "trainer.devices"
+            accepted = "sampler=none and trainer.devices=1"
+            bad_value(name, f"edges have features, which go with the whole graph; accepted: {accepted}")
         if dataset.on_disk:
             return StoredGraphData(dataset, sampler=run.sampler, peers=run.peers, **run.of_data)
         if run.peers is None or run.sampler.draws:
@@ -391,7 +410,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if isinstance(batch, StoredGraph):
             prediction = self._predict_samples(model, batch, data.dataset.num_nodes)
         else:
-            prediction = model.predict(batch.x, batch.adj)
+            prediction = model.predict(batch.x, batch.adj, edge_attr=batch.edge_attr)
         place = prediction.logits.device
         scores = {
             part: {
