@@ -131,7 +131,9 @@ def _run(
     rows = _rows_of(operand, by_column)
     arguments: list[torch.Tensor] = []
     for kind, of in zip(pass_.inputs, pass_.given, strict=True):
-        arguments += given[of] if kind == "mapped" else [given[of]]
+        tensors = given[of] if kind == "mapped" else [given[of]]
+        is_features = kind in ("gathered", "row", "edge")  # whose rows may lie apart
+        arguments += tensors if is_features else [t.contiguous() for t in tensors]
     found = _outputs(pass_, rows, width, max(pass_.sizes, default=0), dtype, operand.device)
     run = kernel_on(operand.device)
     assert run is not None
