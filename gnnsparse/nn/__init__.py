@@ -8,10 +8,12 @@ from gnnsparse.nn.attention_edges import edge_bias
 from gnnsparse.nn.edge_convs import CGConv, FiLMConv, GENConv, ResGatedGraphConv
 from gnnsparse.nn.functional import dropout, pool_graphs
 from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
+from gnnsparse.nn.gated_gcn import GatedGCNConv
 from gnnsparse.nn.gcn_conv import GCNConv
 from gnnsparse.nn.gin_conv import GINConv, GINEConv
 from gnnsparse.nn.interaction import InteractionBlock
 from gnnsparse.nn.key_value_cache import KeyValueCache
+from gnnsparse.nn.pna_conv import PNAConv
 from gnnsparse.nn.rgcn_conv import RGCNConv
 from gnnsparse.nn.sage_conv import GraphConv, SAGEConv
 from gnnsparse.nn.sparse_attention import SparseAttention
@@ -31,9 +33,11 @@ __all__ = [
     "GENConv",
     "GINConv",
     "GINEConv",
+    "GatedGCNConv",
     "GraphConv",
     "InteractionBlock",
     "KeyValueCache",
+    "PNAConv",
     "RGCNConv",
     "ResGatedGraphConv",
     "SAGEConv",

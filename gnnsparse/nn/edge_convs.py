@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_number
 from gnnsparse.nn.adjacency import Preparation, Recipe, check_edges
 from gnnsparse.nn.aggregation import AGGREGATIONS
-from gnnsparse.nn.edges import EdgeLayer, both, by_activation, edge_rows, reset
+from gnnsparse.nn.edges import EdgeLayer, both, by_activation, edge_rows, optional_rows, reset
 from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size
 from gnnsparse.ops import aggregate_edges
 from gnnsparse.ops.edges.trace import fixed
@@ -124,7 +124,7 @@ class ResGatedGraphConv(EdgeLayer):
         nodes = check_nodes(x, self._channels, self.lin_key.weight)
         sources, targets = both(nodes)
         operand = self._operand(adj, graph_size(nodes, None, adj))
-        edges = _optional_rows(operand, edge_attr, self.edge_dim, self.lin_key.weight)
+        edges = optional_rows(operand, edge_attr, self.edge_dim, self.lin_key.weight)
         key, query, value = self.lin_key, self.lin_query, self.lin_value
         (w_k, e_k), (w_q, e_q), (w_v, e_v) = (
             (w[:, :width], w[:, width:])
@@ -147,17 +147,6 @@ class ResGatedGraphConv(EdgeLayer):
     def _widths(self) -> tuple[int, int, int]:
         sources, targets = self._channels
         return targets, sources, sources
-
-
-def _optional_rows(
-    operand: SparseOperand, edge_attr: Any, edge_dim: int | None, weight: torch.Tensor
-) -> torch.Tensor | None:
-    """Return the features of edges, or None for a layer without them."""
-    if edge_dim is not None:
-        return edge_rows(operand, edge_attr, edge_dim, weight)
-    if edge_attr is not None:
-        bad_value("edge_attr", "goes with a layer that was made for edge features; accepted: None")
-    return None
 
 
 @fixed
@@ -227,7 +216,7 @@ class CGConv(EdgeLayer):
         nodes = check_nodes(x, self._channels, self.lin_f.weight)
         sources, targets = both(nodes)
         operand = self._operand(adj, graph_size(nodes, None, adj))
-        edges = _optional_rows(operand, edge_attr, self.dim or None, self.lin_f.weight)
+        edges = optional_rows(operand, edge_attr, self.dim or None, self.lin_f.weight)
         terms: dict[str, Any] = {}
         of_edges: list[torch.Tensor] = []
         for name, linear in (("f", self.lin_f), ("s", self.lin_s)):

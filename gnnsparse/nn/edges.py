@@ -304,6 +304,17 @@ def edge_rows(
     return edge_attr
 
 
+def optional_rows(
+    operand: SparseOperand, edge_attr: Any, edge_dim: int | None, weight: torch.Tensor
+) -> torch.Tensor | None:
+    """Return the features of edges, or None for a layer without them."""
+    if edge_dim is not None:
+        return edge_rows(operand, edge_attr, edge_dim, weight)
+    if edge_attr is not None:
+        bad_value("edge_attr", "goes with a layer that was made for edge features; accepted: None")
+    return None
+
+
 def attend(
     edges: Edges,
     q: torch.Tensor,

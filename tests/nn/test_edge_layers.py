@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.nn import CGConv, FiLMConv, GENConv, GINEConv, ResGatedGraphConv
+from gnnsparse.nn import CGConv, FiLMConv, GatedGCNConv, GENConv, GINEConv, PNAConv, ResGatedGraphConv
 from tests.helpers import assert_same_results, named
-from tests.nn.pyg_layers import SQUARE, TALL, WIDE, edges, pair
+from tests.nn.pyg_layers import SQUARE, TALL, WIDE, edges, pair, pyg
 
 NONE = torch.empty(2, 0, dtype=torch.int64)
 SIZES = pytest.mark.parametrize("size", [SQUARE, WIDE, TALL], ids=str)
@@ -108,6 +111,72 @@ def test_gen(size: tuple[int, int], edge_dim: int | None, options: dict[str, Any
     compare(pair("GENConv", widths, 5, edge_dim=edge_dim, **options), size, widths, edge_dim)
 
 
+ALL: dict[str, Any] = {
+    "aggregators": ["mean", "min", "max", "std", "var", "sum"],
+    "scalers": ["identity", "amplification", "attenuation", "linear", "inverse_linear"],
+}
+FEW: dict[str, Any] = {"aggregators": ["max", "mean"], "scalers": ["attenuation"]}
+
+
+@pytest.mark.parametrize("edge_dim", [None, 3, 20])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ALL,
+        {**FEW, "towers": 3, "post_layers": 3, "act": "leaky_relu", "act_kwargs": {"negative_slope": 0.3}},
+        {**ALL, "towers": 2, "divide_input": True, "train_norm": True},
+    ],
+    ids=["all", "towers", "divided"],
+)
+def test_pna(edge_dim: int | None, options: dict[str, Any]) -> None:
+    deg = torch.tensor([3, 5, 8, 2, 0, 1])
+    layers = pair("PNAConv", 6, 12, deg=deg, edge_dim=edge_dim, **options)
+    compare(layers, SQUARE, (6, 6), edge_dim, as_pair=False)
+
+
+def test_degree_histogram() -> None:
+    loader = [SimpleNamespace(edge_index=edges(SQUARE, seed), num_nodes=40 + seed) for seed in range(3)]
+    ours, theirs = (kind.get_degree_histogram(loader) for kind in (PNAConv, pyg.PNAConv))
+    assert torch.equal(ours, theirs)
+
+
+def gated_gcn(layer: Any, nodes: Any, index: torch.Tensor, attr: torch.Tensor | None) -> tuple[Any, Any]:
+    """The layer as its authors wrote it."""
+    (x, y), (source, target) = nodes, index
+    new = layer.D(x)[source] + layer.E(y)[target] + (0 if attr is None else layer.C(attr))
+    gate = new.sigmoid()
+    sums = [
+        new.new_zeros(len(y), new.shape[1]).index_add(0, target, t) for t in (gate * layer.B(x)[source], gate)
+    ]
+    found = []
+    norms = (layer.bn_node_h, y), (layer.bn_node_e, attr)
+    for out, (norm, given) in zip((layer.A(y) + sums[0] / (sums[1] + 1e-6), new), norms, strict=True):
+        out = (out if norm is None else norm(out)).relu()
+        found.append(
+            out + given if layer.residual and given is not None and given.shape == out.shape else out
+        )
+    return found[0], found[1]
+
+
+@SIZES
+@pytest.mark.parametrize("edge_dim", [None, 3, 5, 20])
+@pytest.mark.parametrize("options", [{}, {"batch_norm": False, "residual": False}], ids=str)
+def test_gated_gcn(size: tuple[int, int], edge_dim: int | None, options: dict[str, Any]) -> None:
+    index = edges(size)
+    layer = GatedGCNConv((6, 5), 5, edge_dim, **options)
+    inputs = [torch.randn(size[0], 6), torch.randn(size[1], 5)]
+    inputs += [] if edge_dim is None else [torch.randn(index.shape[1], edge_dim)]
+    layers = layer, copy.deepcopy(layer)
+    for adj in (index, gnnsparse.prepare(index, num_nodes=size, cache=False)):
+
+        def call(layer: Any, x: Any, y: Any, attr: Any = None, *, adj: Any = adj) -> torch.Tensor:
+            is_ours = layer is layers[0]
+            found = layer((x, y), adj, attr) if is_ours else gated_gcn(layer, (x, y), index, attr)
+            return torch.cat([out.flatten() for out in found])
+
+        assert_same_results(*layers, call, inputs)
+
+
 def edge_attr_of(size: int = 20) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features of nodes, edges of which some are repeated, and 3 features of each."""
     index = torch.randint(0, size - 4, (2, 60))
@@ -120,6 +189,8 @@ WITH_EDGES: dict[str, Any] = {
     "GINEConv": lambda: GINEConv(network(), train_eps=True, edge_dim=3),
     "ResGatedGraphConv": lambda: ResGatedGraphConv(6, 5, edge_dim=3),
     "CGConv": lambda: CGConv(6, 3),
+    "PNAConv": lambda: PNAConv(6, 4, **ALL, deg=torch.tensor([2, 3, 4]), edge_dim=3, towers=2),
+    "GatedGCNConv": lambda: GatedGCNConv(6, 5, 3),
     "GENConv": lambda: GENConv(6, 5, edge_dim=3, learn_t=True, norm="layer"),
 }
 
@@ -133,6 +204,7 @@ def test_compiled_whole(name: str) -> None:
     for run in (torch.compile(layer, fullgraph=True, backend="aot_eager"), layer):
         given = [t.clone().requires_grad_() for t in (x, attr)]
         out = run(given[0], operand, given[1])
+        out = torch.cat(out) if isinstance(out, tuple) else out
         found.append([out, *torch.autograd.grad(out.square().sum(), [*given, *learned(layer).values()])])
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted)
@@ -144,20 +216,23 @@ def test_16_bits(name: str, dtype: torch.dtype) -> None:
     """Layers and features in 16 bits, and autocast, beside the same numbers in float32."""
     layer, (x, index, attr) = WITH_EDGES[name]().to(dtype), edge_attr_of()
     x, attr = x.to(dtype), attr.to(dtype)
-    got = layer(x, index, attr)
-    wanted = layer.float()(x.float(), index, attr.float())
+
+    def run(x: torch.Tensor, adj: Any, attr: torch.Tensor) -> torch.Tensor:
+        out = layer(x, adj, attr)
+        return torch.cat(out) if isinstance(out, tuple) else out
+
+    got = run(x, index, attr)
+    layer.float()
+    wanted = run(x.float(), index, attr.float())
     assert got.dtype == dtype
     precision = 50 * torch.finfo(dtype).eps
-    torch.testing.assert_close(got.float(), wanted, rtol=precision, atol=precision)
+    close = functools.partial(torch.testing.assert_close, rtol=precision, atol=precision)
+    close(got.float(), wanted)
     with torch.autocast("cpu", dtype):
-        torch.testing.assert_close(
-            layer(x.float(), index, attr.float()).float(), wanted, rtol=precision, atol=precision
-        )
+        close(run(x.float(), index, attr.float()).float(), wanted)
     reduced = "bf16" if dtype == torch.bfloat16 else "fp16"
     operand = gnnsparse.prepare(index, num_nodes=20, precision=reduced, cache=False)
-    torch.testing.assert_close(
-        layer(x.float(), operand, attr.float()), wanted, rtol=precision, atol=precision
-    )
+    close(run(x.float(), operand, attr.float()), wanted)
 
 
 @pytest.mark.parametrize("name", WITH_EDGES)
@@ -186,6 +261,17 @@ def test_refused() -> None:
         ResGatedGraphConv(6, 5, act=torch.nn.Softmax(-1))(x, index)
     with pytest.raises(ValueError, match=r"^x: has no features of targets"):
         CGConv(6)((x, None), index)
+    few: dict[str, Any] = {**FEW, "deg": torch.tensor([1, 2])}
+    with pytest.raises(ValueError, match=r"^pre_layers: got 2; accepted: 1"):
+        PNAConv(6, 4, **few, pre_layers=2)
+    with pytest.raises(ValueError, match=r"^deg: is no histogram of degrees"):
+        PNAConv(6, 4, **{**few, "deg": torch.zeros(3)})
+    with pytest.raises(ValueError, match=r"^aggregators: got 'median'; accepted: add, sum"):
+        PNAConv(6, 4, **{**few, "aggregators": ["median"]})
+    with pytest.raises(ValueError, match=r"^out_channels: got 4; accepted: a multiple of towers, 3"):
+        PNAConv(6, 4, **few, towers=3)
+    with pytest.raises(ValueError, match=r"^act: got 'what'; accepted: "):
+        PNAConv(6, 4, **few, act="what", post_layers=2)
     film = FiLMConv(6, 5, num_relations=2)
     with pytest.raises(TypeError, match=r"^edge_type: got NoneType; accepted: an int64 or int32 tensor"):
         film(x, index)

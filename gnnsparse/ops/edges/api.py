@@ -12,7 +12,7 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number, check_tensor
 from gnnsparse.ops.arguments import FLOATS, check_operand
 from gnnsparse.ops.edges.program import Code, Function, Input, function_of
-from gnnsparse.ops.edges.schema import inverse_counts, run_text
+from gnnsparse.ops.edges.schema import edge_counts, run_text
 from gnnsparse.ops.edges.trace import Form, Message, Traced, is_fixed, side_of, tensor_of
 from gnnsparse.runtime.functorch import materialised
 from gnnsparse.sparse.operand import SparseOperand
@@ -245,7 +245,7 @@ def _made_of(operand: SparseOperand, name: str, results: Sequence[torch.Tensor])
     """Return a reduction by name of what the kernel gave for it."""
     if name not in ("mean", "var", "std"):
         return results[0]
-    means = [result * inverse_counts(operand) for result in results]
+    means = [result * edge_counts(operand, result, inverse=True) for result in results]
     if name == "mean":
         return means[0]
     variance = means[1] - means[0] * means[0]

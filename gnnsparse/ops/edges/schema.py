@@ -76,12 +76,22 @@ def _repeated_rows(operand: SparseOperand, edges: Edges, by_column: bool) -> Row
     return Rows(KernelCache(csr, precision=operand.precision), order.to(torch.int32), row.numel())
 
 
+def edge_counts(operand: SparseOperand, like: torch.Tensor, inverse: bool = False) -> torch.Tensor:
+    """Return the number of edges of each target, float32 [targets, 1]; or its inverse, for none 1.
+
+    `like` is any tensor on the operand's device.
+    """
+    if torch.compiler.is_compiling():
+        return torch.ops.gnnsparse.edge_counts(like.detach(), operand.handle, inverse)
+    return _counts(operand, inverse)
+
+
 @made_once
-def inverse_counts(operand: SparseOperand) -> torch.Tensor:
-    """Return 1 over the number of edges of each target, float32 [targets, 1]; 1 for none."""
+def _counts(operand: SparseOperand, inverse: bool) -> torch.Tensor:
     edges = edges_of(operand)
     with outside():
-        return edges.target.bincount(minlength=edges.targets).clamp(min=1).float().reciprocal()[:, None]
+        counts = edges.target.bincount(minlength=edges.targets).float()[:, None]
+        return counts.clamp(min=1).reciprocal() if inverse else counts
 
 
 def kernel_on(device: torch.device) -> Callable[..., None] | None:
@@ -358,4 +368,12 @@ dispatch.register(
     lambda grads, tensors, winners, operand, text, needs: [
         t.new_empty(t.shape if needed else 0) for t, needed in zip(tensors, needs, strict=True)
     ],
+)
+dispatch.register(
+    "edge_counts(Tensor like, int operand, bool inverse) -> Tensor",
+    # A copy: compiled code may write into what an operator returns.
+    lambda like, operand, inverse: _counts(dispatch.operand_at(operand), inverse).clone(),
+    lambda like, operand, inverse: like.new_empty(
+        (dispatch.operand_at(operand).shape[0], 1), dtype=torch.float32
+    ),
 )
