@@ -32,6 +32,28 @@ def edge_place(gpu_place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     return gpu_place
 
 
+@pytest.mark.gpu
+def test_a_pass_is_captured() -> None:
+    """In a CUDA graph, after a call that compiled it, and reads what its arguments hold later."""
+    case = Case("gine", torch.float32, 128)
+    for pass_ in passes_of(FUNCTIONS["gine"]):
+        rows = _rows("cuda")
+        arguments = _arguments(pass_, rows, case, "cuda")
+        outputs, captured = (_outputs(pass_, rows, case, torch.float32, "cuda") for _ in range(2))
+        cuda.run_pass(pass_, rows, arguments, outputs)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            cuda.run_pass(pass_, rows, arguments, captured)
+        arguments[0].mul_(2)
+        graph.replay()
+        cuda.run_pass(pass_, rows, arguments, outputs)
+        assert rows.edge_ids is not None
+        used = rows.edge_ids.long()
+        for (kind, _), one, other in zip(pass_.outputs, outputs, captured, strict=True):
+            keep: Any = used if kind == "mapped_edge" else slice(None)
+            assert torch.equal(one[keep], other[keep])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_programs_compile(name: str, tmp_path: Path) -> None:

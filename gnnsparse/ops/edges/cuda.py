@@ -52,8 +52,9 @@ _WARPS = 4  # of a block
 #: Shared memory of a block, for which the edges of a step and the steps on their way are chosen.
 _RING_BYTES = 40 << 10
 _MOST_RING_BYTES = 96 << 10
-#: Longer rows are cut. Rows of a warp have about so many edges, at most _MOST_ROWS rows.
-_ROW_LIMIT, _GROUP, _MOST_ROWS = 256, 48, 32
+#: Longer rows are cut. The rows that a warp takes one after another have about so many edges, or so many
+#: where warps are few and take turns; they are at most _MOST_ROWS.
+_ROW_LIMIT, _GROUP, _PERSISTENT_GROUP, _MOST_ROWS = 128, 48, 128, 32
 #: Inputs and outputs that a launch has room for.
 _MOST_INPUTS, _MOST_OUTPUTS = 32, 24
 _FLAGS = ("--std=c++17", "--device-as-default-execution-space", "--prec-div=false", "--prec-sqrt=false")
@@ -387,10 +388,10 @@ def run_pass(
     ]
     limit = kernels.row_limit(_ROW_LIMIT)
     work = kernels.row_work(limit)
-    is_last = csr.nnz + _GROUP * csr.rows > 2**31 - 1
+    group = _PERSISTENT_GROUP if variant.is_persistent else _GROUP
     mean = max(1, csr.nnz // max(csr.rows, 1))
-    most = csr.rows // (8 * gpu.multiprocessors)
-    per_warp = 1 if is_last else max(1, min(_MOST_ROWS, _GROUP // mean, most))
+    # Small matrices are for many warps, too.
+    per_warp = max(1, min(_MOST_ROWS, group // mean, csr.rows // (32 * gpu.multiprocessors)))
     items = work.items.shape[0] + -(-csr.rows // per_warp)
     blocks = -(-items // _WARPS)
     if variant.is_persistent:

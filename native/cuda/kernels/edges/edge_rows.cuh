@@ -132,6 +132,9 @@ class EdgeRows {
       Counts::all(EdgeOutput::kEdge) + Counts::all(EdgeOutput::kEdgeNumber) +
               Counts::all(EdgeOutput::kMappedEdge) > 0 ||
       Counts::has(EdgeInput::kGatheredWinner) || Counts::has(EdgeInput::kRowWinner);
+  // Whether copies find anything by them.
+  static constexpr bool kNeedsIds = kReadsIds || kSize > 0 || Counts::has(EdgeInput::kEdge) ||
+                                    Counts::has(EdgeInput::kEdgeNumber);
   // Whether lanes read what others have copied.
   static constexpr bool kShares = kSize + kNumbers + kRowNumbers + kReadsIds > 0;
   // A stage: row vectors, vectors of each of the edges that a lane takes, numbers of the row, and of
@@ -239,8 +242,10 @@ class EdgeRows {
   __device__ __forceinline__ void read_numbers() {
     const int at = row_.first + min(at_ + lane_, row_.count - 1);
     column_ = __ldg(p_.indices + row_.begin + at);
-    id_ = p_.edge_ids != nullptr ? __ldg(p_.edge_ids + row_.begin + at)
-                                 : static_cast<int>(row_.begin) + at;
+    if constexpr (kNeedsIds) {
+      id_ = p_.edge_ids != nullptr ? __ldg(p_.edge_ids + row_.begin + at)
+                                   : static_cast<int>(row_.begin) + at;
+    }
   }
   __device__ __forceinline__ const char* vector_at(const EdgeArray& array, int row) const {
     return array.data + offset_ + static_cast<uint64_t>(static_cast<uint32_t>(row)) * array.row;
@@ -268,7 +273,7 @@ class EdgeRows {
         if (i * kEdges >= left) break;
         const int slot = i * kEdges + edge_;
         const int column = __shfl_sync(kAllLanes, column_, slot);
-        const int id = __shfl_sync(kAllLanes, id_, slot);
+        const int id = Counts::has(EdgeInput::kEdge) ? __shfl_sync(kAllLanes, id_, slot) : 0;
         const bool real = is_own_ && slot < left;
         const uint32_t to = stage + kEdgesAt + 512 * kVectors * i + 16 * lane_;
         for_each<M::kInputs>([&](auto k) {
