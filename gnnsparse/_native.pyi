@@ -760,6 +760,35 @@ def cuda_graph_attention_columns(
     nnz_index_map: torch.Tensor,
     stream: int,
 ) -> None: ...
+
+class EdgeKernel:
+    def __init__(
+        self,
+        code: bytes,
+        inputs: list[int],
+        outputs: list[int],
+        size: int,
+        dtype: int,
+        lanes_log: int,
+        ring_bytes: int,
+    ) -> None: ...
+
+def cuda_edge_rows(
+    kernel: EdgeKernel,
+    a: Csr,
+    row_ids: _Array,
+    edge_ids: _Array,
+    num_edges: int,
+    work: WorkList,
+    row_limit: int,
+    rows_per_warp: int,
+    blocks: int,
+    width: int,
+    arguments: list[torch.Tensor],
+    outputs: list[torch.Tensor | None],
+    partial: torch.Tensor,
+    stream: int,
+) -> None: ...
 def cuda_softmax(
     a: Csr,
     work: WorkList,

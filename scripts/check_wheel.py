@@ -28,7 +28,10 @@ LIBRARIES = {
     *("ld-linux-aarch64.so.1", "ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6"),
     *("libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "libgomp.so.1", "libstdc++.so.6"),
 }
-REQUIRED_FILES = ("gnnsparse/py.typed", "gnnsparse/_native.pyi", "gnnsparse/libgomp.so.1")
+REQUIRED_FILES = (
+    "gnnsparse/py.typed", "gnnsparse/_native.pyi", "gnnsparse/libgomp.so.1",
+    "gnnsparse/_include/kernels/edges/edge_rows.cuh",
+)  # fmt: skip
 MACHINE_CODE, PTX = "machine code", "PTX"
 
 
