@@ -107,7 +107,8 @@ def read_edges(
 
 def probe_edges(layer: Any, arguments: tuple[Argument, ...]) -> bool:
     """Return whether the message of a layer is elementwise for some of the usual forms of its arguments."""
-    for middle in ((), (1,), (2,)):
+    parts = getattr(layer, "towers", getattr(layer, "heads", 1))
+    for middle in ((), (parts if type(parts) is int else 1,)):
         for of_edges in (ABSENT, ("constant", type(None), None), ("rows", "edge"), ("rows", "edge", ANY)):
             forms = {"source": ("rows", "source", *middle, ANY), "edge": of_edges}
             for training in (False, True):
@@ -131,6 +132,7 @@ class EdgeProduct:
     reductions: Reductions
     key: Any  # of the reductions, as they were
     plan: Any
+    stored: dict[str, Any]  # of attributes that the message sets: the sizes for an edge, and the plan
     dtype: torch.dtype  # of the results
     note: str
 
@@ -151,6 +153,9 @@ class EdgeProduct:
             tensors["temperature"] = reductions.temperature.t
         state.note(self.note)
         found = run_plan(self.plan, operand, tensors, self.dtype)
+        for name, (size, plan) in self.stored.items():
+            value = run_plan(plan, operand, tensors, self.dtype)
+            setattr(layer, name, value.reshape(-1, *size))
         found = [part.reshape(part.shape[0], *message.sizes) for part in found]
         if message.is_stacked:
             count = len(reductions.names)
@@ -199,7 +204,9 @@ def edge_call(
     precision, cast = precision_of(state.settings.precision, torch.empty(0, dtype=dtype, device=edges.device))
     return EdgeProduct(
         state.settings, reading, EdgeRecipe(False, precision), sizes, reductions, reductions.key(),
-        _plan(message, reductions), cast or dtype,
+        _plan(message, reductions),
+        {name: (size, plan_of(message.part(v), "none")) for name, (size, v) in message.stored.items()},
+        cast or dtype,
         f"aggregate_edges, {' '.join(reductions.names)}, {precision.value}",
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import inspect
 import math
 import operator
 import types
@@ -77,14 +78,19 @@ class EdgeMessage(Message):
     """
 
     def __init__(self, reader: EdgeReader, found: list[Rows], is_stacked: bool) -> None:
-        values = [reader.emitted(rows) for rows in found]
+        stored = [reader.emitted(rows) for rows in reader.stored.values()]
+        values = [reader.emitted(rows) for rows in found] + stored
         self.inputs, self.made_of = reader.inputs, {str(i): of for i, of in enumerate(reader.sources)}
         self.sources, self.map = list(self.made_of), None if reader.map is None else "map"
         if reader.map is not None:
             self.made_of["map"] = reader.map
-        self.steps, self.results = renumbered(reader.code, len(reader.inputs), values)
+        self.steps, values = renumbered(reader.code, len(reader.inputs), values)
+        self.results = values[: len(found)]
         self.is_tuple, self.is_stacked = True, is_stacked
         self.sizes = found[0].sizes[1:]
+        #: The attributes that the code sets to a number of each edge: the sizes of one, and the value.
+        sizes = [rows.sizes[1:] for rows in reader.stored.values()]
+        self.stored = dict(zip(reader.stored, zip(sizes, values[len(found) :], strict=True), strict=True))
         if all(x.side == "shared" for x in self.inputs):
             raise NotShown
 
@@ -97,6 +103,25 @@ class EdgeMessage(Message):
         """Return the message with each of its results so many times."""
         found = copy.copy(self)
         found.results = [result for result in self.results for _ in range(count)]
+        return found
+
+    def part(self, value: int) -> Message:
+        """Return a message whose result is a value of this one, and whose inputs are those that it needs."""
+        needed, count = {value}, len(self.inputs)
+        for i in reversed(range(len(self.steps))):
+            if count + i in needed:
+                needed.update(self.steps[i].values)
+        number = {old: new for new, old in enumerate(sorted(needed))}
+        found = Message()
+        found.inputs, found.sources = ([x[i] for i in range(count) if i in needed] for x in (
+            self.inputs, self.sources
+        ))  # fmt: skip
+        found.steps = tuple(
+            step._replace(values=tuple(number[v] for v in step.values))
+            for i, step in enumerate(self.steps)
+            if count + i in needed
+        )
+        found.map, found.results, found.is_tuple = None, [number[value]], False
         return found
 
 
@@ -223,6 +248,7 @@ class EdgeReader(Reader):
         self.inputs: list[Input] = []
         self.sources: list[Source] = []
         self.map: Source | None = None
+        self.stored: dict[str, Rows] = {}  # attributes that the code sets
 
     def read(self, arguments: tuple[Argument, ...], form: Form) -> EdgeMessage:
         """Return the message, or raise NotShown."""
@@ -263,7 +289,7 @@ class EdgeReader(Reader):
         is_number = all(_is_one(size) for size in sizes)
         form = "number" if is_number else "features"
         parts: list[tuple[bool, int]] = []
-        for side in ("source", "target"):  # what is of one side is added once for each node
+        for side in ("source", "target", "shared"):  # added once for each node
             mine = [(t.is_negative, t.source) for t in terms if t.side == side]
             # Terms that are all negative are added, and subtracted together.
             is_negative = bool(mine) and all(negative for negative, _ in mine)
@@ -274,8 +300,6 @@ class EdgeReader(Reader):
         for term in terms:
             if term.side == "edge":
                 parts.append((term.is_negative, self._of_edges(term, form)))
-            elif term.side == "shared":
-                parts.append((term.is_negative, self._input(Input("shared", form), term.source)))
         parts.sort(key=operator.itemgetter(0))
         negative, value = parts[0]
         value = self.code.emit("neg", value) if negative else value
@@ -347,8 +371,6 @@ class EdgeReader(Reader):
                 made = replace(term, source=("linear", term.source, weight), mapped=None)
                 if term.side == "edge" and term.mapped is None:
                     made = replace(made, mapped=(term.source, weight, size))
-                if term.side == "shared":
-                    raise NotShown
                 terms.append(made)
             start += size
         if has_bias:
@@ -406,7 +428,18 @@ class EdgeReader(Reader):
                 return _indexed(value, self._value(index))
         return super()._value(node)
 
+    def _store(self, of: Any, name: str, value: Any) -> None:
+        kind, is_number = type(self.layer), type(value) is Rows and all(map(_is_one, value.flat))
+        is_plain = inspect.getattr_static(kind, name, None) is None and name in self.layer.__dict__
+        if of is not self.layer or not is_number or not is_plain or value.sizes[:1] != (EDGES,):
+            raise NotShown
+        if inspect.getattr_static(kind, "__setattr__") is not vars(torch.nn.Module)["__setattr__"]:
+            raise NotShown
+        self.stored[name] = value
+
     def _attribute(self, of: Any, name: str) -> Any:
+        if of is self.layer and name in self.stored:
+            return self.stored[name]
         if type(of) is Rows and name in ("shape", "ndim"):
             return of.sizes if name == "shape" else len(of.sizes)
         found = super()._attribute(of, name)
@@ -502,7 +535,7 @@ class EdgeReader(Reader):
         if name == "unsqueeze" and not options and values in ([-1], [len(of.sizes)]):
             return _viewed(of, (*of.sizes, 1))
         is_last = not options and len(of.sizes) > 1 and values in ([-1], [len(of.sizes) - 1])
-        if name == "squeeze" and is_last and _is_one(of.sizes[-1]):
+        if name == "squeeze" and is_last and (_is_one(of.sizes[-1]) or of.sizes[-1] is ANY):
             return _viewed(of, of.sizes[:-1])
         if name == "flatten" and values == [1] and not options and len(of.sizes) > 1:
             return _viewed(of, (EDGES, _product(of.flat)))
@@ -574,7 +607,7 @@ def _viewed(of: Rows, sizes: tuple[Any, ...]) -> Rows:
         others[others.index(-1)] = ANY if whole is ANY or rest is ANY else whole // max(rest, 1)
     elif first is not EDGES and first != -1:
         raise NotShown
-    if any(size < 0 for size in others) or _product(others) != whole:
+    if any(size < 0 for size in others) or (whole is not ANY and _product(others) != whole):
         raise NotShown
     last = others[-1] if others else 1
     if of.segments is not None and len(of.segments) > 1 and last != of.sizes[-1]:

@@ -384,6 +384,13 @@ class Reader:
                     return self._value(value)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self.names[name] = self._value(value)
+                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                    names = [target.id for target in targets if isinstance(target, ast.Name)]
+                    if not len(names) == len(targets) == len(values):
+                        raise NotShown
+                    self.names.update(zip(names, [self._value(value) for value in values], strict=True))
+                case ast.Assign(targets=[ast.Attribute(value=of, attr=name)], value=value):
+                    self._store(self._value(of), name, self._value(value))
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     self.names[name] = self._value(value)
                 case ast.If(test=test, body=then, orelse=otherwise):
@@ -398,6 +405,9 @@ class Reader:
                 case _:
                     raise NotShown
         return NotShown
+
+    def _store(self, of: Any, name: str, value: Any) -> None:
+        raise NotShown
 
     def _truth(self, node: ast.expr) -> bool:
         found = self._value(node)

@@ -1,0 +1,250 @@
+"""Elementwise messages of layers of PyG and of users run as functions over edges, with the same numbers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.testing import assert_all_accurate, in_float64
+from tests.helpers import ROUNDING
+from tests.interop.pyg_cases import (
+    EDGE_DIM,
+    OUT,
+    WIDTH,
+    both,
+    close,
+    degrees,
+    interop,
+    left,
+    made,
+    mlp,
+    of,
+    pyg,
+    used,
+)
+
+SOURCES, TARGETS = 23, 17
+_BOTH, _PAIR = (WIDTH, OUT), ((WIDTH, WIDTH), OUT)
+_PNA = ["mean", "max", "min", "std"], ["identity", "amplification", "attenuation"], degrees
+#: Layers, what they are called with besides the edges, and whether sources and targets may be other nodes.
+LAYERS: dict[str, tuple[Any, tuple[str, ...], bool]] = {
+    "GINEConv": (of(mlp, edge_dim=EDGE_DIM), ("attr",), True),
+    "GINEConv of wide edges": (of(mlp, train_eps=True), ("wide",), True),
+    "ResGatedGraphConv": (of(*_PAIR), (), True),
+    "ResGatedGraphConv with edges": (of(*_PAIR, edge_dim=EDGE_DIM), ("attr",), True),
+    "CGConv": (of((WIDTH, WIDTH), EDGE_DIM), ("attr",), True),
+    "CGConv without edges": (of(WIDTH, aggr="max"), (), True),
+    "FiLMConv": (of(*_PAIR), (), True),
+    "FiLMConv of relations": (of(*_BOTH, 2, act=torch.nn.GELU()), ("kind",), False),
+    "FAConv": (of(WIDTH), ("first",), False),
+    "GENConv": (of(*_PAIR, learn_t=True, edge_dim=EDGE_DIM), ("attr",), True),
+    "GENConv of several": (of(*_BOTH, aggr=["softmax", "std", "mean"]), (), False),
+    "PNAConv": (of(*_BOTH, *_PNA), (), False),
+    "PNAConv with edges": (of(*_BOTH, *_PNA, edge_dim=EDGE_DIM, towers=2), ("attr",), False),
+    "PNAConv of divided features": (of(*_BOTH, *_PNA, towers=4, divide_input=True), (), False),
+    "GeneralConv": (of(WIDTH, OUT, EDGE_DIM, heads=2, directed_msg=False), ("attr",), False),
+    "LEConv": (of(*_PAIR), ("w",), True),
+    "SAGEConv of several": (of(*_PAIR, aggr=["mean", "max", "var"]), (), True),
+    "HypergraphConv": (of(*_BOTH), (), False),
+}  # fmt: skip
+
+
+def edges_of(sources: int, targets: int, count: int = 90) -> torch.Tensor:
+    """Edges of which some are repeated; the last sources and targets have none."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(0, size - 3, (count,), generator=generator) for size in (sources, targets)]
+    edges = torch.stack(rows)
+    return torch.cat([edges, edges[:, :7], edges[:, :3]], dim=1)
+
+
+def results(layer: Any, tensors: dict[str, torch.Tensor], edges: torch.Tensor, extras: tuple[str, ...],
+            pair: bool) -> list[torch.Tensor]:  # fmt: skip
+    """The output, and the gradients of floating-point inputs and of parameters."""
+    given = {k: t.detach().clone().requires_grad_(t.is_floating_point()) for k, t in tensors.items()}
+    x: Any = (given["x"], given["x_target"]) if pair else given["x"]
+    first = (given["first"],) if "first" in extras else ()
+    out = layer(x, *first, edges, *(given[name] for name in extras if name != "first"))
+    probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+    wanted = [*(t for t in given.values() if t.requires_grad), *layer.parameters()]
+    grads = torch.autograd.grad(out, wanted, probe, allow_unused=True)
+    return [
+        out.detach(),
+        *(torch.zeros_like(t) if g is None else g for t, g in zip(wanted, grads, strict=True)),
+    ]
+
+
+def inputs(edges: torch.Tensor) -> dict[str, torch.Tensor]:
+    count = edges.shape[1]
+    return {
+        "x": torch.randn(SOURCES, WIDTH), "x_target": torch.randn(TARGETS, WIDTH),
+        "first": torch.randn(SOURCES, WIDTH), "attr": torch.randn(count, EDGE_DIM),
+        "wide": torch.randn(count, WIDTH), "w": torch.rand(count), "kind": torch.arange(count) % 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", [False, True], ids=["one kind of nodes", "two"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str, pair: bool) -> None:
+    """Of a layer and its accelerated copy, where float64 judges."""
+    case, extras, may_be_pair = LAYERS[name]
+    if pair and not may_be_pair:
+        pytest.skip("its sources are its targets")
+    torch.manual_seed(0)
+    theirs, ours = both(made(name.partition(" ")[0], case))
+    edges = edges_of(SOURCES, TARGETS if pair else SOURCES)
+    tensors = inputs(edges)
+    exactly = copy.deepcopy(theirs)
+    doubles = {k: t.double() if t.is_floating_point() else t for k, t in tensors.items()}
+    with in_float64(exactly):
+        exact = results(exactly, doubles, edges, extras, pair)
+    for _ in range(2):
+        got, plain = (results(layer, tensors, edges, extras, pair) for layer in (ours, theirs))
+        assert [t.dtype for t in got] == [t.dtype for t in plain]
+        # A variance is a difference of squares, whose roundings are larger than those of a layer of sums.
+        assert_all_accurate(got, plain, exact, floor=64 * ROUNDING["fp32"])
+    assert all(what.startswith("aggregate_edges") for what in used(ours)), used(ours)
+    assert sum(used(ours).values()) == 2
+    assert left(ours) == ""
+
+
+def test_attention_of_a_layer_that_stores_it() -> None:
+    """FAConv's message stores what the call returns, with its gradient."""
+    edges, x = edges_of(SOURCES, SOURCES), torch.randn(SOURCES, WIDTH)
+    found = []
+    for layer in both(made("FAConv", of(WIDTH))):
+        out, (_, alpha) = layer(x, x, edges, return_attention_weights=True)
+        grad = torch.autograd.grad(alpha.square().sum() + out.sum(), layer.att_l.weight)[0]
+        assert layer._alpha is None
+        found.append((out, alpha, grad))
+    for want, got in zip(*found, strict=True):
+        close(got, want)
+    assert used(layer) == {"aggregate_edges, sum, fp32": 1}
+
+
+class Elementwise(pyg.MessagePassing):
+    """A user's layer."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="sum")
+        self.lin, self.act, self.slope, self.p = (
+            torch.nn.Linear(2 * WIDTH + 3, OUT),
+            torch.nn.ReLU(),
+            0.2,
+            0.5,
+        )
+        self.shift, self.scale = torch.nn.Parameter(torch.randn(OUT)), torch.nn.Parameter(torch.randn(1))
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, attr: torch.Tensor) -> torch.Tensor:
+        return self.propagate(edge_index, x=x, attr=attr)
+
+    def message(self, x_i: torch.Tensor, x_j: torch.Tensor, attr: torch.Tensor) -> torch.Tensor:
+        if x_j.size(-1) != x_i.shape[-1]:  # no assert, whose code pytest would replace
+            raise ValueError
+        z = self.lin(torch.cat((x_i, x_j - x_i, attr), dim=-1))
+        h = F.leaky_relu(z, negative_slope=self.slope) + self.act(z - 1) * self.scale
+        h = torch.where(z > self.shift, h.clamp(max=3.0), -h / 2)
+        return F.dropout(h, p=self.p, training=self.training) * attr[:, :1] if self.p > 2 else self.last(h)
+
+    def last(self, h: torch.Tensor, power: int = 2) -> torch.Tensor:
+        return F.dropout(h, self.p, self.training) ** power - torch.tanh(h) * self.shift
+
+
+def both_with_inputs() -> tuple[Any, Any, tuple[torch.Tensor, ...]]:
+    theirs, ours = both(Elementwise().eval())
+    edges = edges_of(SOURCES, SOURCES)
+    return theirs, ours, (torch.randn(SOURCES, WIDTH), edges, torch.randn(edges.shape[1], 3))
+
+
+def test_a_layer_of_a_user() -> None:
+    theirs, ours, given = both_with_inputs()
+    found = [
+        [out := layer(*given), *torch.autograd.grad(out.square().sum(), list(layer.parameters()))]
+        for layer in (theirs, ours)
+    ]
+    for want, got in zip(*found, strict=True):
+        close(got, want)
+    assert used(ours) == {"aggregate_edges, sum, fp32": 1}
+    assert "Elementwise  aggregate_edges" in str(interop.report(ours))
+
+
+def _with_hook(layer: Any) -> None:
+    layer.lin.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def _parametrised(layer: Any) -> None:
+    torch.nn.utils.parametrize.register_parametrization(layer.lin, "weight", torch.nn.Tanh())
+
+
+def _with_own_forward(layer: Any) -> None:
+    layer.act.forward = lambda x: x
+
+
+CHANGES: dict[str, tuple[Any, bool]] = {
+    "an attribute": (lambda layer: setattr(layer, "slope", 0.7), True),
+    "an activation": (lambda layer: setattr(layer, "act", torch.nn.SiLU()), True),
+    "an activation's option": (lambda layer: setattr(layer, "act", torch.nn.ELU(0.3)), True),
+    "an activation in place": (lambda layer: setattr(layer, "act", torch.nn.ReLU(inplace=True)), False),
+    "a layer": (lambda layer: setattr(layer, "lin", torch.nn.Linear(2 * WIDTH + 3, OUT, bias=False)), True),
+    "a parameter": (lambda layer: setattr(layer, "shift", torch.nn.Parameter(torch.ones(OUT))), True),
+    "a number for a vector": (lambda layer: setattr(layer, "shift", torch.nn.Parameter(torch.ones(1))), True),
+    "an unknown module": (lambda layer: setattr(layer, "act", torch.nn.Hardtanh()), False),
+    "dropout": (lambda layer: (setattr(layer, "p", 0.0), layer.train()), True),
+    "a hook": (_with_hook, False),
+    "a parametrisation": (_parametrised, False),
+    "a module's forward": (_with_own_forward, False),
+    "a method": (lambda layer: setattr(layer, "last", lambda h: h + 1), False),
+    "the aggregation": (lambda layer: setattr(layer, "aggr_module", pyg.aggr.MeanAggregation()), True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_later_is_seen(change: str) -> None:
+    """What the code reads is compared in each call; what it no longer is known to compute is PyG's."""
+    theirs, ours, given = both_with_inputs()
+    close(ours(*given), theirs(*given))
+    run, is_ours = CHANGES[change]
+    for layer in (theirs, ours):
+        torch.manual_seed(3)
+        run(layer)
+    want = theirs(*given)
+    close(ours(*given), want)
+    assert sum(used(ours).values()) == 1 + is_ours, str(interop.report(ours))
+
+
+def test_dropout_draws_as_pygs() -> None:
+    theirs, ours, given = both_with_inputs()
+    found = []
+    for layer in (theirs.train(), ours.train()):
+        torch.manual_seed(5)
+        found.append(layer(*given))
+    assert torch.equal(*found)
+    assert used(ours) == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("is_cast", [False, True], ids=["stored", "autocast"])
+def test_narrow_dtypes(dtype: torch.dtype, is_cast: bool) -> None:
+    theirs, ours, (x, edges, attr) = both_with_inputs()
+    exact = theirs(x, edges, attr)
+    if is_cast:
+        with torch.autocast("cpu", dtype):
+            got, plain = ours(x, edges, attr), theirs(x, edges, attr)
+    else:
+        x, attr = x.to(dtype), attr.to(dtype)
+        exact = copy.deepcopy(theirs).to(dtype).float()(x.float(), edges, attr.float())
+        got, plain = (layer.to(dtype)(x, edges, attr) for layer in (ours, theirs))
+        assert got.dtype == plain.dtype == dtype
+    assert_all_accurate([got.float()], [plain.float()], [exact.double()], floor=16 * ROUNDING[
+        "fp16" if dtype == torch.float16 else "bf16"
+    ])  # fmt: skip
+    assert len(used(ours)) == 1
+
+
+def test_other_dtypes_are_pygs_with_the_reason() -> None:
+    theirs, ours, (x, edges, attr) = both_with_inputs()
+    close(ours.double()(x.double(), edges, attr.double()), theirs.double()(x.double(), edges, attr.double()))
+    assert left(ours) == "features of dtype torch.float64"
