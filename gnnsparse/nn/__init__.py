@@ -5,7 +5,9 @@ import torch
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.agnn_conv import AGNNConv
 from gnnsparse.nn.attention_edges import edge_bias
+from gnnsparse.nn.edge_conv import EdgeConv, PointNetConv
 from gnnsparse.nn.edge_convs import CGConv, FiLMConv, GENConv, ResGatedGraphConv
+from gnnsparse.nn.fa_conv import FAConv
 from gnnsparse.nn.functional import dropout, pool_graphs
 from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
 from gnnsparse.nn.gated_gcn import GatedGCNConv
@@ -26,6 +28,8 @@ from gnnsparse.registry import discover
 __all__ = [
     "AGNNConv",
     "CGConv",
+    "EdgeConv",
+    "FAConv",
     "FiLMConv",
     "GATConv",
     "GATv2Conv",
@@ -38,6 +42,7 @@ __all__ = [
     "InteractionBlock",
     "KeyValueCache",
     "PNAConv",
+    "PointNetConv",
     "RGCNConv",
     "ResGatedGraphConv",
     "SAGEConv",

@@ -274,7 +274,7 @@ def both(nodes: Nodes) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 #: Activations that messages use, by what layers are given; those of other functions are traced in each call.
-_ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
+ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
     type(None): lambda x: x, torch.nn.ReLU: F.relu, torch.nn.SiLU: F.silu, torch.nn.Sigmoid: torch.sigmoid,
     torch.nn.Tanh: torch.tanh,
 }  # fmt: skip
@@ -284,7 +284,7 @@ def by_activation(
     make: Callable[[Callable[[Any], Any]], Callable[..., Any]],
 ) -> Callable[[Any], Callable[..., Any]]:
     """Return a function that finds the message that `make` makes of an activation."""
-    made = {kind: fixed(make(function)) for kind, function in _ACTIVATIONS.items()}
+    made = {kind: fixed(make(function)) for kind, function in ACTIVATIONS.items()}
 
     def of(act: Any) -> Callable[..., Any]:
         return made[type(act)] if type(act) in made else make(act)

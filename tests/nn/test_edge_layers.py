@@ -11,7 +11,18 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.nn import CGConv, FiLMConv, GatedGCNConv, GENConv, GINEConv, PNAConv, ResGatedGraphConv
+from gnnsparse.nn import (
+    CGConv,
+    EdgeConv,
+    FAConv,
+    FiLMConv,
+    GatedGCNConv,
+    GENConv,
+    GINEConv,
+    PNAConv,
+    PointNetConv,
+    ResGatedGraphConv,
+)
 from tests.helpers import assert_same_results, named
 from tests.nn.pyg_layers import SQUARE, TALL, WIDE, edges, pair, pyg
 
@@ -177,6 +188,122 @@ def test_gated_gcn(size: tuple[int, int], edge_dim: int | None, options: dict[st
         assert_same_results(*layers, call, inputs)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("eps", [0.0, 0.3])
+def test_frequency_adaptive(normalize: bool, loops: bool, eps: float) -> None:
+    ours, theirs = pair("FAConv", 6, eps, add_self_loops=loops, normalize=normalize)
+    x, x_0 = torch.randn(40, 6), torch.randn(40, 6)
+    for index in (edges(SQUARE), edges(SQUARE, repeats=False), NONE):
+        weights = [] if normalize else [torch.rand(index.shape[1])]
+        all_loops = torch.arange(40).expand(2, -1)
+        others = index[:, index[0] != index[1]]
+        whole = torch.cat([others, all_loops], dim=1) if loops and normalize else index
+        for adj in (index, gnnsparse.prepare(whole, num_nodes=40, cache=False)):
+
+            def call(layer: Any, *given: torch.Tensor, adj: Any = adj, index: Any = index) -> Any:
+                return layer(*given[:2], index if layer is theirs else adj, *given[2:])
+
+            inputs = [x, x_0, *weights] if eps else [x, *weights]
+            of = call if eps else lambda layer, x, *w, call=call: call(layer, x, x_0.to(x), *w)
+            assert_same_results(ours, theirs, of, inputs)
+        out = ours(x, x_0, index, *weights, return_attention_weights=True)[1]
+        want = theirs(x, x_0, index, *weights, return_attention_weights=True)[1]
+        assert torch.equal(out[0], want[0])
+        torch.testing.assert_close(out[1], want[1])
+
+
+def test_dropout_of_attention() -> None:
+    """Weights are dropped in training alone, and divided by the share of those that are left."""
+    layer = FAConv(1, eps=0.0, dropout=0.4, normalize=False)
+    index = torch.stack([torch.zeros(9000, dtype=torch.int64), torch.arange(9000)])
+    x, ones = torch.ones(9000, 1), torch.ones(9000)
+    whole = layer.eval()(x, x, index, ones)
+    found = layer.train()(x, x, index, ones) / whole
+    assert abs(float((found == 0).float().mean()) - 0.4) < 5 * (0.4 * 0.6 / 9000) ** 0.5
+    torch.testing.assert_close(found[found != 0], torch.full_like(found[found != 0], 1 / 0.6))
+
+
+class Wide(torch.nn.Module):
+    """A network that is no torch.nn.Sequential."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(width, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lin(x).tanh()
+
+
+#: Networks of pairs: those without a row for each edge, for any reduction and for sums, and others.
+PAIRS: dict[str, Any] = {
+    "linear": lambda n: torch.nn.Linear(n, 5),
+    "activation": lambda n: torch.nn.Sequential(torch.nn.Linear(n, 5), torch.nn.LeakyReLU(0.2)),
+    "two": lambda n: torch.nn.Sequential(torch.nn.Linear(n, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5)),
+    "deep": lambda n: torch.nn.Sequential(torch.nn.Linear(n, 5), torch.nn.LayerNorm(5), torch.nn.Tanh()),
+    "other": Wide,
+}
+
+
+@SIZES
+@pytest.mark.parametrize("network", PAIRS)
+@pytest.mark.parametrize("aggr", ["max", "add", "mean"])
+def test_edge_conv(size: tuple[int, int], network: str, aggr: str) -> None:
+    layers = pair("EdgeConv", functools.partial(PAIRS[network], 12), aggr=aggr)
+    compare(layers, size, (6, 6))
+
+
+@SIZES
+@pytest.mark.parametrize("network", [*PAIRS, None])
+@pytest.mark.parametrize("with_x", [True, False])
+@pytest.mark.parametrize(("aggr", "loops"), [("max", True), ("add", False)])
+def test_point_net(size: tuple[int, int], network: str | None, with_x: bool, aggr: str, loops: bool) -> None:
+    make = None if network is None else functools.partial(PAIRS[network], 9 if with_x else 3)
+    behind = None if network is None else functools.partial(torch.nn.Linear, 5, 4)
+    ours, theirs = pair("PointNetConv", make, behind, aggr=aggr, add_self_loops=loops)
+    for index in (edges(size), NONE):
+        whole = index
+        if loops:
+            nodes = torch.arange(min(size)).expand(2, -1)
+            whole = torch.cat([index[:, index[0] != index[1]], nodes], dim=1)
+        operand = gnnsparse.prepare(whole, num_nodes=size, cache=False)
+        for adj in (index, operand) if size == SQUARE or not loops else (index,):
+
+            def call(layer: Any, p: Any, q: Any, x: Any = None, *, adj: Any = adj, index: Any = index) -> Any:
+                return layer(x, (p, q), index if layer is theirs else adj)
+
+            inputs = [torch.randn(count, 3) for count in size]
+            inputs += [torch.randn(size[0], 6)] if with_x else []
+            assert_same_results(ours, theirs, call, inputs)
+
+
+def test_differences_of_large_positions() -> None:
+    """A common offset takes no digits from the difference of two positions."""
+    x = torch.randn(40, 3) + 5000
+    for name, call in (
+        ("EdgeConv", lambda layer, x: layer(x - 5000, edges())),
+        ("PointNetConv", lambda layer, x: layer(None, x, edges())),
+    ):
+        ours, theirs = pair(name, functools.partial(torch.nn.Linear, 6 if name == "EdgeConv" else 3, 5))
+        assert_same_results(ours, theirs, call, [x])
+
+
+@pytest.mark.parametrize("name", ["activation", "two"])
+def test_pairs_without_rows_of_edges(name: str) -> None:
+    """Between the layers nothing of the size of the edges is stored for the backward pass."""
+    layer, index = EdgeConv(PAIRS[name](12), aggr="add"), torch.randint(0, 20, (2, 500))
+    seen: list[tuple[int, ...]] = []
+
+    def keep(t: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(t.shape))
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        layer(torch.randn(20, 6, requires_grad=True), index)
+    assert seen
+    assert all(shape[:1] != (500,) for shape in seen)
+
+
 def edge_attr_of(size: int = 20) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features of nodes, edges of which some are repeated, and 3 features of each."""
     index = torch.randint(0, size - 4, (2, 60))
@@ -261,6 +388,19 @@ def test_refused() -> None:
         ResGatedGraphConv(6, 5, act=torch.nn.Softmax(-1))(x, index)
     with pytest.raises(ValueError, match=r"^x: has no features of targets"):
         CGConv(6)((x, None), index)
+    with pytest.raises(ValueError, match=r"^nn: takes 6 features; accepted: 12, those of a pair of nodes"):
+        EdgeConv(torch.nn.Linear(6, 5))(x, index)
+    with pytest.raises(TypeError, match=r"^local_nn: got function; accepted: a torch.nn.Module"):
+        PointNetConv(lambda x: x)  # type: ignore[arg-type]
+    plain = gnnsparse.prepare(index[:, index[0] != index[1]], num_nodes=20, cache=False)
+    with pytest.raises(ValueError, match=r"^adj: an operand of which nodes lack self-loops"):
+        PointNetConv()(None, x, plain)
+    with pytest.raises(ValueError, match=r"^x: is of 3 nodes; accepted: 20, those of pos"):
+        PointNetConv()(x[:3], x, index)
+    with pytest.raises(ValueError, match=r"^adj: an operand of which nodes lack self-loops"):
+        FAConv(6)(x, x, plain)
+    with pytest.raises(ValueError, match=r"^edge_weight: got a tensor; accepted: None with normalize=True"):
+        FAConv(6)(x, x, index, torch.ones(60))
     few: dict[str, Any] = {**FEW, "deg": torch.tensor([1, 2])}
     with pytest.raises(ValueError, match=r"^pre_layers: got 2; accepted: 1"):
         PNAConv(6, 4, **few, pre_layers=2)
