@@ -169,8 +169,20 @@ def attention(
     factor, p = 1 / max(q.shape[-1], 1) ** 0.5, check_share("dropout_p", dropout_p)
     if scale is not None:
         factor = check_number("scale", scale, "a finite number in the range of float32, or None")
-    seed = draw_seed(A.device) if p > 0 else None
-    shape = (*leading, A.shape[0], v.shape[-1])
+    return _checked(
+        A, q, k, v, bias, leading, factor, p, is_causal, kind, return_weights=return_weights, fused=fused,
+        plan=plan,
+    )  # fmt: skip
+
+
+def _checked(
+    a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+    leading: tuple[int, ...], factor: float, p: float, is_causal: bool, kind: str, *,
+    return_weights: bool = False, fused: bool | None = None, plan: Plan | None = None,
+) -> Any:  # fmt: skip
+    """Compute `attention` of arguments that have been checked; the bias is as `to_edges` returns it."""
+    seed = draw_seed(a.device) if p > 0 else None
+    shape = (*leading, a.shape[0], v.shape[-1])
     native, quick = is_plain(q, k, v, bias), is_eager()
     q, k, v = materialised(q), materialised(k), materialised(v)
     bias = None if bias is None else materialised(bias)
@@ -179,23 +191,23 @@ def attention(
     as_unfused = return_weights or fused is False or kind == "reference" or in_transform
     as_is = records and len(leading) < 2 and not as_unfused and fused is None and plan is None
     if as_is and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
-        return schema.recorded(q, k, v, bias, seed, A, factor, p, is_causal, None)[0]
+        return schema.recorded(q, k, v, bias, seed, a, factor, p, is_causal, None)[0]
     call = AttentionCall(
-        A, to_heads(q, leading), to_heads(k, leading), to_heads(v, leading), bias, seed, factor, p, is_causal
+        a, to_heads(q, leading), to_heads(k, leading), to_heads(v, leading), bias, seed, factor, p, is_causal
     )
     if fused:
         _check_fused(call, return_weights, in_transform)
     if plan is not None:
-        kernel_of("attention", plan).check(A.kernels.problem(call.product("attention")), plan)
+        kernel_of("attention", plan).check(a.kernels.problem(call.product("attention")), plan)
     if as_unfused:
-        out, weights = by_operations(call, impl)
+        out, weights = by_operations(call, "reference" if kind == "reference" else "auto")
         out = out.reshape(shape)
-        return (out, weights.reshape(*leading, A.nnz)) if return_weights else out
+        return (out, weights.reshape(*leading, a.nnz)) if return_weights else out
     tensors, options = (call.q, call.k, call.v, bias, seed), (factor, p, is_causal)
     if not native:
-        out, _ = torch.ops.gnnsparse.attention(*tensors, A.handle, *options)
+        out, _ = torch.ops.gnnsparse.attention(*tensors, a.handle, *options)
     elif records:
-        out, _ = schema.recorded(*tensors, A, *options, plan)
+        out, _ = schema.recorded(*tensors, a, *options, plan)
     else:
         out, _ = schema.run_forward(call, plan)
     return out if out.shape == shape else out.reshape(shape)
@@ -526,9 +538,10 @@ def graph_attention(
     )  # fmt: skip
     if kind != "reference" and not return_weights and _suits_attention(call):
         # With nothing rounded to 8 bits, as in the kernels of this operation.
-        out = attention(
-            A.unquantized, *(x.transpose(0, 1) for x in (q, k, v)), scale=factor,
-            bias=None if bias is None else bias.T, dropout_p=p, is_causal=is_causal, impl=impl,
+        leading = (given.heads,)
+        out = _checked(
+            A.unquantized, q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1),
+            None if bias is None else to_edges(bias.T, leading), leading, factor, p, is_causal, kind,
         )  # fmt: skip
         return out.transpose(0, 1).to(v.dtype)
     if kind != "reference":
