@@ -11,16 +11,18 @@ namespace {
 
 constexpr int64_t kFeatureBlock = 256;     // at most
 constexpr int64_t kMostBatch = 32;         // edges
-constexpr int64_t kBatchBytes = 48 << 10;  // of all values of a batch
+constexpr int64_t kBatchBytes = 24 << 10;  // of all values of a batch
 
 // Where the vectors of a value lie, and how far apart those of edges and of features are: 0 where
-// all have the same.
+// all have the same. With `rows`, those of edges are rows of an argument.
 struct Lanes {
   float* data;
   int64_t edge;
   int64_t vector;
+  const float* const* rows = nullptr;
 
-  Vec at(int64_t e, int64_t v) const { return load(data + e * edge + v * vector); }
+  const float* of(int64_t e) const { return rows == nullptr ? data + e * edge : rows[e]; }
+  Vec at(int64_t e, int64_t v) const { return load(of(e) + v * vector); }
 };
 
 struct Batch {
@@ -44,6 +46,8 @@ class EdgeMachine {
     const int64_t values = (program_.fixed_slots + slots * batch_ + outputs) * block_;
     memory_.resize(values + program_.size * args.padded() + kWidth);
     winners_.resize(outputs * block_);
+    rows_.resize(slots * kMostBatch);
+    is_argument_.resize(slots);
     totals_.resize(outputs);
     // Whole vectors begin where lines of the cache do.
     const auto address = reinterpret_cast<uintptr_t>(memory_.data());
@@ -110,7 +114,15 @@ class EdgeMachine {
     }
   }
 
+  // Where a value is, and where it is to be.
   Lanes lanes(const EdgeValue& value) const {
+    Lanes found = place(value);
+    if (value.level == EdgeLevel::kEdge && is_argument_[value.slot] != 0) {
+      found.rows = rows_.data() + value.slot * kMostBatch;
+    }
+    return found;
+  }
+  Lanes place(const EdgeValue& value) const {
     if (value.level != EdgeLevel::kEdge) {
       return {fixed_ + value.slot * block_, 0, value.features ? kWidth : 0};
     }
@@ -123,27 +135,33 @@ class EdgeMachine {
   template <int kCount, class Function>
   void apply(const EdgeInstruction& step, int64_t edges, Function function) {
     Lanes in[kCount == 0 ? 1 : kCount];
-    const Lanes out = lanes(step.result);
+    const Lanes out = place(step.result);
     for (int i = 0; i < kCount; ++i) in[i] = lanes(step.operands[i]);
     int64_t outer = step.result.level == EdgeLevel::kEdge ? edges : 1;
     int64_t inner = step.result.features ? vectors_ : 1;
     // Values that lie without gaps are one long row.
     bool is_flat = outer > 1 && inner > 1 && out.edge == inner * out.vector;
-    for (int i = 0; i < kCount; ++i) is_flat = is_flat && in[i].edge == inner * in[i].vector;
+    for (int i = 0; i < kCount; ++i) {
+      is_flat = is_flat && in[i].edge == inner * in[i].vector && in[i].rows == nullptr;
+    }
     if (is_flat) {
       inner *= outer;
       outer = 1;
     }
     for (int64_t e = 0; e < outer; ++e) {
+      const float* x[kCount == 0 ? 1 : kCount];
+      for (int i = 0; i < kCount; ++i) x[i] = in[i].of(e);
+      const auto at = [&](int i, int64_t v) { return load(x[i] + v * in[i].vector); };
       for (int64_t v = 0; v < inner; ++v) {
         Vec y;
         if constexpr (kCount == 0) y = function();
-        if constexpr (kCount == 1) y = function(in[0].at(e, v));
-        if constexpr (kCount == 2) y = function(in[0].at(e, v), in[1].at(e, v));
-        if constexpr (kCount == 3) y = function(in[0].at(e, v), in[1].at(e, v), in[2].at(e, v));
+        if constexpr (kCount == 1) y = function(at(0, v));
+        if constexpr (kCount == 2) y = function(at(0, v), at(1, v));
+        if constexpr (kCount == 3) y = function(at(0, v), at(1, v), at(2, v));
         store(out.data + e * out.edge + v * kWidth, y);
       }
     }
+    if (step.result.level == EdgeLevel::kEdge) is_argument_[step.result.slot] = 0;
   }
 
   void compute(const EdgeInstruction& step, int64_t edges) {
@@ -233,14 +251,26 @@ class EdgeMachine {
 
   void load_input(const EdgeInstruction& instruction, const Batch& batch) {
     const DenseView& x = args_.inputs[instruction.index];
-    const Lanes out = lanes(instruction.result);
+    const Lanes out = place(instruction.result);
+    if (instruction.result.level == EdgeLevel::kEdge) is_argument_[instruction.result.slot] = 0;
     const auto by_column = [this](int64_t e) { return column(e); };
     const auto by_id = [this](int64_t e) { return id(e); };
     const auto features = [&](auto index) {
       with_type(x.dtype, [&](auto type) {
         using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
-        for_rows(row_of<T>(x, 0) + first_, x.stride, features_, batch, index,
-                 [&](int64_t j, const T* row) { copy_block(row, out.data + j * out.edge); });
+        const auto each = [&](auto body) {
+          for_rows(row_of<T>(x, 0) + first_, x.stride, features_, batch, index, body);
+        };
+        if constexpr (std::is_same_v<T, float>) {
+          // Whole vectors are read where they are.
+          if (features_ % kWidth == 0) {
+            const int slot = instruction.result.slot;
+            const float** rows = rows_.data() + slot * kMostBatch;
+            is_argument_[slot] = 1;
+            return each([&](int64_t j, const float* row) { rows[j] = row; });
+          }
+        }
+        each([&](int64_t j, const T* row) { copy_block(row, out.data + j * out.edge); });
       });
     };
     const auto number = [&](int64_t j, int64_t at) {
@@ -476,17 +506,19 @@ class EdgeMachine {
   int64_t block_;  // features, whole vectors
   int64_t batch_;  // edges
   std::vector<float> memory_;
-  std::vector<int32_t> winners_;  // of each output, [block]
-  std::vector<float> totals_;     // of each output, of the blocks of a row so far
-  float* fixed_;                  // values of rows and of all, [slots, block]
-  float* edges_;                  // values of edges, [slots, batch, block]
-  float* sums_;                   // of each output, over a row, [outputs, block]
-  float* map_;                    // [size, padded]
-  int64_t last_ = 0;              // the nonzero behind the last one
-  int64_t first_ = 0;             // the block's first feature
-  int64_t features_ = 0;          // of the block
-  int64_t vectors_ = 0;           // that they take
-  int64_t shared_at_ = -1;        // the block for which the shared values are there
+  std::vector<int32_t> winners_;    // of each output, [block]
+  std::vector<const float*> rows_;  // of slots that hold rows of an argument, [slots, kMostBatch]
+  std::vector<char> is_argument_;   // whether a slot does
+  std::vector<float> totals_;       // of each output, of the blocks of a row so far
+  float* fixed_;                    // values of rows and of all, [slots, block]
+  float* edges_;                    // values of edges, [slots, batch, block]
+  float* sums_;                     // of each output, over a row, [outputs, block]
+  float* map_;                      // [size, padded]
+  int64_t last_ = 0;                // the nonzero behind the last one
+  int64_t first_ = 0;               // the block's first feature
+  int64_t features_ = 0;            // of the block
+  int64_t vectors_ = 0;             // that they take
+  int64_t shared_at_ = -1;          // the block for which the shared values are there
 };
 
 void edge_rows(const EdgeArgs& args, int64_t begin, int64_t end, float* partials) {

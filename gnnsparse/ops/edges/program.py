@@ -322,7 +322,7 @@ _RULES: dict[str, Callable[[_Rule], tuple[int | None, ...]]] = {
     ),
     "sin": lambda r: (r.mul(r.grad, r.cos(r.values[0])),),
     "cos": lambda r: (r.neg(r.mul(r.grad, r.sin(r.values[0]))),),
-    "relu": lambda r: (r.where(r.gt(r.result, 0.0), r.grad, 0.0),),
+    "relu": lambda r: (r.where(r.gt(r.values[0], 0.0), r.grad, 0.0),),
     "add": lambda r: (r.grad, r.grad),
     "sub": lambda r: (r.grad, r.neg(r.grad)),
     "mul": lambda r: (r.mul(r.grad, r.values[1]), r.mul(r.grad, r.values[0])),
