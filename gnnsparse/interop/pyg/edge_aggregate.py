@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch_geometric.nn import aggr
 
 from gnnsparse.interop.models import FallbackError, precision_of
 from gnnsparse.interop.pyg.edge_message import ANY, EdgeMessage, EdgeReader, edge_form_of, tensor_of
-from gnnsparse.interop.pyg.graphs import Settings, memo
+from gnnsparse.interop.pyg.graphs import Settings, memo, raw
 from gnnsparse.interop.pyg.message import (
     ABSENT,
     NO_PRODUCT,
@@ -47,45 +47,41 @@ class Reductions:
 
     names: tuple[str, ...]
     temperature: Any = 1.0  # of softmax: a number, or where it is learned the module that has it
+    shape: tuple[int, ...] | None = None  # of a temperature that is learned
     scaler: Any = None  # the DegreeScalerAggregation, whose scaling follows
 
-    def key(self) -> Any:
-        """Return what plans depend on besides the message."""
-        by = self.temperature
-        return self.names, tuple(by.t.shape) if self.is_learned else by, self.scaler is None
 
-    @property
-    def is_learned(self) -> bool:
-        """Whether the temperature is a parameter."""
-        return isinstance(self.temperature, torch.nn.Module)
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Return whether nothing watches an aggregation and its parts, or replaces their methods."""
+    is_own = not is_watched(module) and module.__dict__.keys().isdisjoint(REDUCING)
+    return is_own and all(_is_plain(part) for part in module._modules.values() if part is not None)
 
 
 def reductions_of(aggregation: Any) -> Reductions | None:
     """Return what an aggregation computes; None: it is none that is known, or something watches it."""
-    for module in aggregation.modules():
-        if is_watched(module) or not module.__dict__.keys().isdisjoint(REDUCING):
-            return None
+    return _reductions(aggregation) if _is_plain(aggregation) else None
+
+
+def _reductions(aggregation: Any) -> Reductions | None:
     kind = type(aggregation)
     if kind is aggr.DegreeScalerAggregation:
-        inner = reductions_of(aggregation.aggr)
-        return None if inner is None or inner.scaler else Reductions(
-            inner.names, inner.temperature, aggregation
-        )  # fmt: skip
+        inner = _reductions(aggregation.aggr)
+        return None if inner is None or inner.scaler else replace(inner, scaler=aggregation)
     if kind is aggr.MultiAggregation:
-        parts = [reductions_of(part) for part in aggregation.aggrs]
-        if aggregation.mode != "cat" or any(p is None or p.scaler for p in parts):
+        parts = [_reductions(part) for part in aggregation.aggrs]
+        known = [part for part in parts if part is not None and part.scaler is None]
+        if aggregation.mode != "cat" or len(known) < len(parts):
             return None
-        known = [part for part in parts if part is not None]
-        by = [part.temperature for part in known if part.names == ("softmax",)] or [1.0]
-        if any(other is not by[0] for other in by):
-            return None
-        return Reductions(tuple(name for part in known for name in part.names), by[0])
+        # There is one temperature.
+        by = [part for part in known if part.names == ("softmax",)] or known[:1]
+        names = tuple(name for part in known for name in part.names)
+        return replace(by[0], names=names) if all(part == by[0] for part in by) else None
     if kind not in _SIMPLE or getattr(getattr(aggregation, "var_aggr", aggregation), "semi_grad", False):
         return None
     if kind is not aggr.SoftmaxAggregation:
         return Reductions((_SIMPLE[kind],))
     if type(aggregation.t) is torch.nn.Parameter:
-        return Reductions(("softmax",), aggregation)
+        return Reductions(("softmax",), aggregation, tuple(aggregation.t.shape))
     return Reductions(("softmax",), float(aggregation.t)) if type(aggregation.t) in (int, float) else None
 
 
@@ -130,7 +126,6 @@ class EdgeProduct:
     recipe: EdgeRecipe
     sizes: tuple[int, int]  # of sources and of targets
     reductions: Reductions
-    key: Any  # of the reductions, as they were
     plan: Any
     stored: dict[str, Any]  # of attributes that the message sets: the sizes for an edge, and the plan
     dtype: torch.dtype  # of the results
@@ -138,8 +133,7 @@ class EdgeProduct:
 
     def holds(self, layer: Any) -> bool:
         """Return whether the message and the aggregation are what they were."""
-        now = reductions_of(layer.aggr_module)
-        return self.reading.holds(layer) and now is not None and now.key() == self.key
+        return self.reading.holds(layer) and reductions_of(layer.aggr_module) == self.reductions
 
     def run(self, layer: Any, state: Any, edges: Any, given: dict[str, Any]) -> torch.Tensor:
         """Compute the function, and reduce it."""
@@ -148,8 +142,8 @@ class EdgeProduct:
         made = memo.graph(edges).adjacency(edges, self.recipe, self.sizes, False, width, self.settings)
         operand = made.adjacency.operand
         tensors = {name: tensor_of(of, layer, given) for name, of in message.made_of.items()}
-        reductions = reductions_of(layer.aggr_module) or self.reductions
-        if reductions.is_learned:
+        reductions = self.reductions
+        if reductions.shape is not None:
             tensors["temperature"] = reductions.temperature.t
         state.note(self.note)
         found = run_plan(self.plan, operand, tensors, self.dtype)
@@ -168,7 +162,7 @@ class EdgeProduct:
             aggr=lambda *_: joined, assert_index_present=lambda *_: None, scaler=scaler.scaler,
             avg_deg_log=scaler.avg_deg_log, avg_deg_lin=scaler.avg_deg_lin,
         )  # fmt: skip
-        return type(scaler).forward(stand_in, None, edges[1], None, self.sizes[1], layer.node_dim)
+        return type(scaler).forward(stand_in, None, raw(edges)[1], None, self.sizes[1], layer.node_dim)
 
 
 def edge_call(
@@ -203,7 +197,7 @@ def edge_call(
     dtype = max(dtypes, key=lambda dtype: dtype.itemsize)
     precision, cast = precision_of(state.settings.precision, torch.empty(0, dtype=dtype, device=edges.device))
     return EdgeProduct(
-        state.settings, reading, EdgeRecipe(False, precision), sizes, reductions, reductions.key(),
+        state.settings, reading, EdgeRecipe(False, precision), sizes, reductions,
         _plan(message, reductions),
         {name: (size, plan_of(message.part(v), "none")) for name, (size, v) in message.stored.items()},
         cast or dtype,
@@ -213,6 +207,6 @@ def edge_call(
 
 def _plan(message: EdgeMessage, reductions: Reductions) -> Any:
     by = reductions.temperature
-    if reductions.is_learned:
+    if reductions.shape is not None:
         by = TensorForm.of("temperature", by.t)
     return plan_of(message.repeated(len(reductions.names)), reductions.names * len(message.results), by)

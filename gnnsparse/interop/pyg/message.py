@@ -163,7 +163,7 @@ class Reading:
 
 def message_of(layer: Any) -> Any:
     """Return the function that is a layer's `message`; None: it is another object, or set in the layer."""
-    function = inspect.getattr_static(type(layer), "message", None)
+    function = _of_class(type(layer), "message")
     return None if type(function) is not types.FunctionType or "message" in layer.__dict__ else function
 
 
@@ -244,11 +244,16 @@ def _symbols(arguments: tuple[Argument, ...], form: Form) -> dict[str, Any]:
     return found
 
 
+def _of_class(kind: type, name: str) -> Any:
+    """Return an attribute of a class as it is written there, or None."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+
+
 def _looked_up(where: Any, layer: Any, function: Any, name: str) -> Any:
     """Return a constant, a module or a known function that `message` reads, else raise NotShown."""
     if type(where) is tuple:  # of a method that `message` calls
         inner, where = where
-        function = inspect.getattr_static(type(layer), inner, None)
+        function = _of_class(type(layer), inner)
     code = function.__code__
     found: Any = NotShown
     if where == "has":
@@ -257,12 +262,12 @@ def _looked_up(where: Any, layer: Any, function: Any, name: str) -> Any:
         places = (layer.__dict__, layer._modules, layer._parameters, layer._buffers)
         return any(name in place for place in places) or hasattr(type(layer), name)
     if where == "method":
-        function = inspect.getattr_static(type(layer), name, None)
+        function = _of_class(type(layer), name)
         if type(function) is not types.FunctionType or name in layer.__dict__:
             raise NotShown
         return function.__code__
     if where == "layer":
-        of_class = inspect.getattr_static(type(layer), name, None)
+        of_class = _of_class(type(layer), name)
         of_module = layer._modules.get(name, layer._parameters.get(name))
         if of_module is not None and of_class is None and name not in layer.__dict__:
             if type(layer).__getattr__ is not torch.nn.Module.__getattr__:
@@ -346,7 +351,7 @@ class Reader:
 
     def method(self, name: str) -> Any:
         """Return a method of the layer's class by its name, or None."""
-        function = inspect.getattr_static(type(self.layer), name, None)
+        function = _of_class(type(self.layer), name)
         return function if type(function) is types.FunctionType else None
 
     def inlined(self, function: Any, values: list[Any], options: dict[str, Any]) -> Any:
