@@ -264,11 +264,11 @@ class RGCNConv(GraphLayer):
     def _of_neighbours(self, x: torch.Tensor | None, made: Relations) -> torch.Tensor:
         weight = self.weight
         if made.kinds is not None:
-            product = mapped(x, weight).view(-1, weight.shape[0], self.out_channels)
+            product = mapped(x, weight).reshape(-1, weight.shape[0], self.out_channels)
             return spmm(made.operand, product, spmm(made.kinds, self.comp)).sum(1)  # type: ignore[arg-type]
         weight = self.relation_weights()
         if made.pairs is None:
-            return spmm(made.operand, mapped(x, weight).view(-1, self.out_channels))
+            return spmm(made.operand, mapped(x, weight).reshape(-1, self.out_channels))
         if x is not None and x.is_floating_point():
             rows = spmm(made.select, x).split(made.counts)  # type: ignore[arg-type]
             product = torch.cat([mapped(of, w[None]) for of, w in zip(rows, weight, strict=True)])

@@ -242,7 +242,7 @@ def _related_compiled(
         return NOTHING
     stand_in, relations = FUSED[kind].stand_in, layer.num_relations
     is_mean = isinstance(layer.aggr_module, MeanAggregation)
-    product = mapped(x, RGCNConv.relation_weights(layer)).view(-1, layer.out_channels)
+    product = mapped(x, RGCNConv.relation_weights(layer)).reshape(-1, layer.out_channels)
     how = x.shape[0], to.shape[0], relations, is_mean, precision.value
     return stand_in._with_root(layer, torch.ops.gnnsparse.pyg_relations(product, edges, types, *how), to)
 
