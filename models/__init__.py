@@ -12,6 +12,8 @@ from models.gin import GIN
 from models.gps import GPS
 from models.exphormer import Exphormer
 from models.gine import GINE
+from models.gatedgcn import GatedGCN
+from models.pna import PNA
 # isort: on
 
 from gnnsparse.registry import discover
@@ -25,8 +27,10 @@ __all__ = [
     "GINE",
     "GPS",
     "MODELS",
+    "PNA",
     "Exphormer",
     "GATv2",
+    "GatedGCN",
     "GraphSAGE",
     "GraphTransformer",
     "Model",

@@ -20,6 +20,7 @@ class EdgeStack(GraphModel):
 
     Attributes:
         least_edge_channels: the fewest features of an edge that the model can do with.
+        norms_inside: whether normalisation, ReLU, dropout and residuals are those of the convolutions.
         edge_channels: the features of an edge.
 
     Args:
@@ -41,6 +42,7 @@ class EdgeStack(GraphModel):
     ignores_padding = False
     takes_sparse_features = False
     least_edge_channels: ClassVar[int] = 0
+    norms_inside: ClassVar[bool] = False
 
     def __init__(
         self, in_channels: int, hidden_channels: int, out_channels: int, edge_channels: int, num_layers: int,
@@ -51,7 +53,8 @@ class EdgeStack(GraphModel):
         self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
         layers = range(check_layers(num_layers))
         self.convs = torch.nn.ModuleList(self.make_conv(hidden_channels, norm) for _ in layers)
-        self.norms = torch.nn.ModuleList(make_norm(norm, hidden_channels) for _ in layers)
+        if not self.norms_inside:
+            self.norms = torch.nn.ModuleList(make_norm(norm, hidden_channels) for _ in layers)
         self.lin = torch.nn.Linear(hidden_channels, out_channels)
 
     def make_conv(self, width: int, norm: str) -> torch.nn.Module:
@@ -77,8 +80,13 @@ class EdgeStack(GraphModel):
         Returns:
             [nodes, out_channels].
         """
-        x = self.lin1(x)
+        return self.lin(self.layers(self.lin1(x), adj, edge_attr))
+
+    def layers(
+        self, x: torch.Tensor, adj: SparseOperand | torch.Tensor, edge_attr: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the features of nodes behind the layers, of those before them, [nodes, hidden_channels]."""
         for conv, norm in zip(self.convs, self.norms, strict=True):
             y = dropout(F.relu(norm(conv(x, adj, edge_attr))), self.dropout, self.training)
             x = x + y if self.residual else y
-        return self.lin(x)
+        return x

@@ -13,12 +13,23 @@ from gnnsparse.nn import dropout as drop
 from gnnsparse.nn import pool_graphs
 from gnnsparse.nn.functional import POOLS
 from models.gat import GAT, GATv2
+from models.gatedgcn import GatedGCN
 from models.gcn import GCN
 from models.gine import GINE
 from models.graphsage import GraphSAGE
+from models.pna import PNA
 from models.registry import options_like, register_variant
 
-__all__ = ["Pooled", "PooledGAT", "PooledGATv2", "PooledGCN", "PooledGINE", "PooledGraphSAGE"]
+__all__ = [
+    "Pooled",
+    "PooledGAT",
+    "PooledGATv2",
+    "PooledGCN",
+    "PooledGINE",
+    "PooledGatedGCN",
+    "PooledGraphSAGE",
+    "PooledPNA",
+]
 
 
 class Pooled(torch.nn.Module):
@@ -59,6 +70,11 @@ class Pooled(torch.nn.Module):
     def ignores_padding(self) -> bool:
         """Whether rows of padding change nothing, as pooling does not see them."""
         return bool(self.encoder.ignores_padding)
+
+    def measure_degrees(self, degrees: torch.Tensor) -> None:
+        """Tell the encoder the degrees of the nodes to train on, int64 [nodes], if it asks for them."""
+        if hasattr(self.encoder, "measure_degrees"):
+            self.encoder.measure_degrees(degrees)  # type: ignore[operator]
 
     @property
     def takes_edge_features(self) -> bool:
@@ -122,3 +138,17 @@ class PooledGINE(Pooled):
     """Pooled with a GINE."""
 
     encoder_class = GINE
+
+
+@register_variant("gatedgcn", task="graph", like=options_like(GatedGCN, "pool", "mean"))
+class PooledGatedGCN(Pooled):
+    """Pooled with a GatedGCN."""
+
+    encoder_class = GatedGCN
+
+
+@register_variant("pna", task="graph", like=options_like(PNA, "pool", "mean"))
+class PooledPNA(Pooled):
+    """Pooled with a PNA."""
+
+    encoder_class = PNA

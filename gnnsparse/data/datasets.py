@@ -178,6 +178,16 @@ class _WithTargets:
         return self.graph.num_rows
 
     @property
+    def train_degrees(self) -> torch.Tensor:
+        """How many edges lead to each node, int64 [nodes], of many graphs to those of the training part."""
+        of: Any = self
+        more, degrees = getattr(of, "edge_features", None), of.graph.csr.degrees.long()
+        if more is not None:  # which tells repeated edges apart
+            degrees = more.edge_index[1].bincount(minlength=of.num_nodes)
+        ptr = getattr(of, "graph_ptr", None)
+        return degrees if ptr is None else degrees[of.train_mask.repeat_interleave(ptr.diff())]
+
+    @property
     def num_features(self) -> int:
         """F, the number of features of a node."""
         return self.x.shape[1]

@@ -167,13 +167,18 @@ class ScoredModule(TaskModule):
 
 
 class TargetModule(ScoredModule):
-    """A ScoredModule of nodes or graphs, by the loss and the scores of gnnsparse.train.metrics."""
+    """A ScoredModule of nodes or graphs, by the loss and the scores of gnnsparse.train.metrics.
+
+    A model with a method `measure_degrees` is told the degrees of the nodes that it trains on.
+    """
 
     def __init__(
         self, model: torch.nn.Module, dataset: Any, optimizer: OptimizerConfig, max_steps: int
     ) -> None:
         super().__init__(model, dataset, optimizer, max_steps)
         _check_classes(dataset)
+        if (measure := getattr(model, "measure_degrees", None)) is not None:
+            measure(dataset.train_degrees)
         self._scores = make_scores(dataset)
         self._loss: Score = make_loss(dataset)
         self.score_name = next(iter(self._scores))

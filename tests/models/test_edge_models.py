@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import warnings
 from typing import Any
 
@@ -46,7 +45,7 @@ def model_of(name: str, **options: Any) -> Any:
 
 @of_each
 @pytest.mark.parametrize(
-    ("layers", "norm", "residual"), [(1, "none", False), (3, "batch", True), (3, "layer", False)]
+    ("layers", "norm", "residual"), [(1, "none", False), (3, "batch", True), (3, "none", True)]
 )
 def test_shapes_and_gradients(name: str, layers: int, norm: str, residual: bool) -> None:
     model = model_of(name, num_layers=layers, norm=norm, residual=residual, dropout=0.3)
@@ -133,6 +132,30 @@ def test_gine_is_that_of_pygs_layers() -> None:
     assert_all_accurate(got, plain, exact)
 
 
+def test_pna_scales_by_the_degrees_it_was_told() -> None:
+    """As PyG's layers with the histogram of the same degrees do."""
+    index = edges()
+    degrees = index[1].bincount(minlength=NODES)
+    model = model_of("pna", num_layers=2).eval()
+    model.measure_degrees(degrees)
+    theirs = copy.deepcopy(model)
+    first = model.convs[0]
+    theirs.convs = torch.nn.ModuleList(
+        pyg.PNAConv(8, 8, ["mean", "max", "min", "std"], ["identity", "amplification", "attenuation"],
+                    degrees.bincount(), edge_dim=COLUMNS)
+        for _ in model.convs
+    )  # fmt: skip
+    for name in ("avg_deg_lin", "avg_deg_log"):
+        told, counted = (getattr(conv.aggr_module, name) for conv in (first, theirs.convs[0]))
+        torch.testing.assert_close(told, counted.reshape(1))
+    theirs.load_state_dict(model.state_dict())
+    x, attr = torch.randn(NODES, 5), torch.randn(EDGES + 3, COLUMNS)
+    got, plain = model(x, operand(index), attr), theirs(x, index, attr)
+    torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-4)
+    model.measure_degrees(torch.zeros(4, dtype=torch.int64))
+    assert bool(model(x, operand(index), attr).isfinite().all())
+
+
 @pytest.mark.parametrize("name", WITHOUT)
 def test_those_that_need_no_features_of_edges(name: str) -> None:
     model, index = model_of(name, edge_channels=0), edges()
@@ -148,5 +171,8 @@ def test_refusals() -> None:
     for attr in (torch.randn(EDGES, COLUMNS), torch.randn(EDGES + 3, 2)):
         with pytest.raises(ValueError, match="edge_attr: "):
             model(x, operand(edges()), attr)
-    with pytest.raises(ValueError, match=re.escape("norm: got 'group'; accepted: none, batch, layer")):
-        model_of("gine", norm="group")
+    for name, norm, known in (("gine", "group", "none, batch, layer"), ("gatedgcn", "layer", "none, batch")):
+        with pytest.raises(
+            ValueError, match=f"norm: got '{norm}'; accepted: one of {known}|accepted: {known}"
+        ):
+            model_of(name, norm=norm)
