@@ -121,10 +121,18 @@ def test_temperature(device: str, shape: tuple[int, ...]) -> None:
     x = torch.randn(14, 9, device=device, requires_grad=True)
     temperature = (torch.rand(shape, device=device) + 0.5).requires_grad_()
     message = lambda x_j: 3.0 * x_j  # noqa: E731
-    out = gnnsparse.aggregate_edges(a, message, reduce="softmax", temperature=temperature, x_j=x)
-    want = plain(message, edges.to(device), 12, "softmax", {"x_j": x}, temperature)
-    grads, wanted = (torch.autograd.grad(y.square().sum(), (x, temperature)) for y in (out, want))
-    torch.testing.assert_close((out, *grads), (want, *wanted), rtol=1e-4, atol=1e-4)
+    inputs = (x, temperature)
+    softmax = lambda x, t: plain(message, edges.to(device), 12, "softmax", {"x_j": x}, t)  # noqa: E731
+
+    def results(of: Callable[..., torch.Tensor], *given: torch.Tensor) -> list[torch.Tensor]:
+        out = of(*given)
+        return [out, *torch.autograd.grad(out.square().sum(), given)]
+
+    found = results(
+        lambda x, t: gnnsparse.aggregate_edges(a, message, reduce="softmax", temperature=t, x_j=x), *inputs
+    )
+    wide = [t.detach().double().requires_grad_() for t in inputs]
+    assert_all_accurate(found, results(softmax, *inputs), lambda: results(softmax, *wide))
     number = gnnsparse.aggregate_edges(a, message, reduce="softmax", temperature=0.5, x_j=x)
     torch.testing.assert_close(number, plain(message, edges.to(device), 12, "softmax", {"x_j": x}, 0.5))
 
