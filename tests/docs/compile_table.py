@@ -74,9 +74,12 @@ def _encoder() -> Case:
     return Case(lambda a, x: layer(x), batched=True, width=False, graph=False)
 
 
-def _interaction() -> Case:
-    layer = nn.InteractionBlock(WIDTH, 4)
-    return Case(lambda a, x: layer(x, a, x.new_ones(a.num_edges, 4))[0], width=False, values=None)
+def _edge_layer(layer: torch.nn.Module) -> Case:
+    def call(a: gnnsparse.SparseOperand, x: torch.Tensor) -> torch.Tensor:
+        out = layer(x, a, x.new_ones(a.num_edges, 4))
+        return out[0] if isinstance(out, tuple) else out  # the others return the features of edges too
+
+    return Case(call, width=False, values=None)
 
 
 def _accelerated() -> Case:
@@ -121,7 +124,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "`nn.GATv2Conv`": lambda: _layer(nn.GATv2Conv(WIDTH, 4)),
     "`nn.TransformerConv`": lambda: _layer(nn.TransformerConv(WIDTH, 4)),
     "`nn.AGNNConv`": lambda: _layer(nn.AGNNConv()),
-    "`nn.InteractionBlock`": _interaction,
+    "`nn.GINEConv`": lambda: _edge_layer(nn.GINEConv(torch.nn.Linear(WIDTH, 4), edge_dim=4)),
+    "`nn.ResGatedGraphConv`": lambda: _edge_layer(nn.ResGatedGraphConv(WIDTH, 4, edge_dim=4)),
+    "`nn.GatedGCNConv`": lambda: _edge_layer(nn.GatedGCNConv(WIDTH, 4, 4)),
+    "`nn.PNAConv`": lambda: _edge_layer(
+        nn.PNAConv(WIDTH, 4, ["mean", "max", "std"], ["identity"], torch.ones(2), edge_dim=4)
+    ),
+    "`nn.InteractionBlock`": lambda: _edge_layer(nn.InteractionBlock(WIDTH, 4)),
     "`nn.TransformerEncoderLayer`": _encoder,
     "`accelerate(GCNConv)`, with an `edge_index`": _accelerated,
 }

@@ -23,6 +23,7 @@ from gnnsparse.nn import (
     PointNetConv,
     ResGatedGraphConv,
 )
+from gnnsparse.testing import with_gradients
 from tests.helpers import assert_same_results, named
 from tests.nn.pyg_layers import SQUARE, TALL, WIDE, edges, pair, pyg
 
@@ -288,22 +289,6 @@ def test_differences_of_large_positions() -> None:
         assert_same_results(ours, theirs, call, [x])
 
 
-@pytest.mark.parametrize("name", ["activation", "two"])
-def test_pairs_without_rows_of_edges(name: str) -> None:
-    """Between the layers nothing of the size of the edges is stored for the backward pass."""
-    layer, index = EdgeConv(PAIRS[name](12), aggr="add"), torch.randint(0, 20, (2, 500))
-    seen: list[tuple[int, ...]] = []
-
-    def keep(t: torch.Tensor) -> torch.Tensor:
-        seen.append(tuple(t.shape))
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        layer(torch.randn(20, 6, requires_grad=True), index)
-    assert seen
-    assert all(shape[:1] != (500,) for shape in seen)
-
-
 def edge_attr_of(size: int = 20) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features of nodes, edges of which some are repeated, and 3 features of each."""
     index = torch.randint(0, size - 4, (2, 60))
@@ -322,6 +307,68 @@ WITH_EDGES: dict[str, Any] = {
 }
 
 
+#: Layers without; they take what follows from the features of nodes.
+OTHERS: dict[str, Any] = {
+    "FiLMConv": lambda: FiLMConv(6, 5),
+    "FAConv": lambda: FAConv(6),
+    "EdgeConv": lambda: EdgeConv(PAIRS["activation"](12)),
+    "PointNetConv": lambda: PointNetConv(PAIRS["two"](12), aggr="mean"),
+}
+
+
+def call_on(layer: Any, x: torch.Tensor, index: Any, *attr: torch.Tensor) -> torch.Tensor:
+    """The results of a layer, as one tensor."""
+    twice = type(layer).__name__ in ("FAConv", "PointNetConv")
+    out = layer(*([x, x] if twice else [x]), index, *attr)
+    return torch.cat(out) if isinstance(out, tuple) else out
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*WITH_EDGES, *OTHERS])
+def test_on_a_gpu(name: str) -> None:
+    """On a GPU, with edges beyond what one block of a kernel takes, as on the CPU."""
+    layer = (WITH_EDGES | OTHERS)[name]()
+    index, more = torch.randint(0, 290, (2, 5000)), []
+    index[1, :1500] = 7  # a long row
+    x = torch.randn(300, 6)
+    if name in WITH_EDGES:
+        more = [torch.randn(5000, 3)]
+
+    runs = []
+    for where in ("cuda", "cpu"):
+        copied, inputs = copy.deepcopy(layer).to(where), [t.to(where) for t in (x, *more)]
+        at = index.to(where)
+        call = lambda x, *attr, layer=copied, at=at: call_on(layer, x, at, *attr)  # noqa: E731
+        found = with_gradients(call, inputs, learned(copied).values())
+        runs.append([t.cpu() for t in found])
+    for got, wanted in zip(*runs, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3 * float(wanted.detach().abs().max()))
+
+
+#: Layers that store nothing of the size of edges x features for the backward pass.
+LEAN: dict[str, Any] = {
+    **{name: WITH_EDGES[name] for name in ("GINEConv", "GENConv", "PNAConv")},
+    **OTHERS,
+    "EdgeConv, sums": lambda: EdgeConv(PAIRS["two"](12), aggr="add"),
+}
+
+
+@pytest.mark.parametrize("name", LEAN)
+def test_nothing_of_edges_is_stored(name: str) -> None:
+    layer, (x, index, attr) = LEAN[name](), edge_attr_of()
+    x.requires_grad_()
+    seen: list[tuple[int, ...]] = []
+
+    def keep(t: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(t.shape))
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        call_on(layer, x, index, *([attr] if name in WITH_EDGES else []))
+    assert seen
+    assert all(shape[:1] != (60,) or shape[1:] in ((), (1,), (3,)) for shape in seen)
+
+
 @pytest.mark.parametrize("name", WITH_EDGES)
 def test_compiled_whole(name: str) -> None:
     """With an operand nothing is left to Python; gradients are those of the layer called as it is."""
@@ -330,8 +377,7 @@ def test_compiled_whole(name: str) -> None:
     found = []
     for run in (torch.compile(layer, fullgraph=True, backend="aot_eager"), layer):
         given = [t.clone().requires_grad_() for t in (x, attr)]
-        out = run(given[0], operand, given[1])
-        out = torch.cat(out) if isinstance(out, tuple) else out
+        out = call_on(run, given[0], operand, given[1])
         found.append([out, *torch.autograd.grad(out.square().sum(), [*given, *learned(layer).values()])])
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted)
@@ -343,11 +389,7 @@ def test_16_bits(name: str, dtype: torch.dtype) -> None:
     """Layers and features in 16 bits, and autocast, beside the same numbers in float32."""
     layer, (x, index, attr) = WITH_EDGES[name]().to(dtype), edge_attr_of()
     x, attr = x.to(dtype), attr.to(dtype)
-
-    def run(x: torch.Tensor, adj: Any, attr: torch.Tensor) -> torch.Tensor:
-        out = layer(x, adj, attr)
-        return torch.cat(out) if isinstance(out, tuple) else out
-
+    run = functools.partial(call_on, layer)
     got = run(x, index, attr)
     layer.float()
     wanted = run(x.float(), index, attr.float())
