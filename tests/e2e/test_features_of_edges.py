@@ -29,12 +29,12 @@ def predict(*words: str) -> tuple[int, str]:
 def test_a_regression_on_generated_molecules(train: Callable[..., Run], tmp_path: Path) -> None:
     run = train(
         "dataset=generated_molecules", "dataset.graphs=500", "model=gine", "model.hidden_channels=32",
-        "trainer.max_epochs=25", "optimizer.lr=0.005", "device=cpu",
+        "trainer.max_epochs=20", "device=cpu",
     )  # fmt: skip
     dataset = load_molecules(500)
     y = dataset.y[dataset.test_mask]
     of_mean = (y - dataset.y[dataset.train_mask].mean(dim=0)).abs().mean().item()
-    assert run.result["metrics"]["test"]["mae"] < 0.7 * of_mean
+    assert run.result["metrics"]["test"]["mae"] < 0.5 * of_mean
     status, said = predict(str(run.folder), "--out", str(tmp_path / "out.npz"))
     assert (status, "500 predictions on generated_molecules" in said) == (0, True), said
     with np.load(tmp_path / "out.npz") as found:
@@ -42,7 +42,7 @@ def test_a_regression_on_generated_molecules(train: Callable[..., Run], tmp_path
     assert (got - y).abs().mean().item() == pytest.approx(run.result["metrics"]["test"]["mae"], rel=1e-3)
 
 
-def write_tables(folder: Path, columns: tuple[str, ...] = ("kind", "size"), graphs: int = 30) -> Path:
+def write_tables(folder: Path, columns: tuple[str, ...] = ("kind", "size"), graphs: int = 60) -> Path:
     """Rings, of whose edges one has a kind of its own in every second graph: it alone tells the classes."""
     folder.mkdir()
     nodes, edges = ["id,graph_id,f,label"], ["source,target," + ",".join(columns)]
@@ -61,7 +61,7 @@ def write_tables(folder: Path, columns: tuple[str, ...] = ("kind", "size"), grap
 def test_columns_of_ones_own_edges(train: Callable[..., Run], tmp_path: Path) -> None:
     folder = write_tables(tmp_path / "rings")
     given = ["dataset=custom", f"dataset.path={folder}", "dataset.edge_features=[kind,size]", "device=cpu"]
-    run = train(*given, "model=gine", "trainer.max_epochs=30", "model.dropout=0")
+    run = train(*given, "model=gine", "trainer.max_epochs=30", "trainer.batch_size=8", "model.dropout=0")
     assert run.result["metrics"]["test"]["accuracy"] == 1.0  # one half without the kinds of edges
     other, found = write_tables(tmp_path / "other", ("other", "size", "kind")), []
     for data in ([], [str(other)]):
@@ -69,7 +69,7 @@ def test_columns_of_ones_own_edges(train: Callable[..., Run], tmp_path: Path) ->
         assert status == 0, said
         with np.load(tmp_path / "out.npz") as arrays:
             found.append(arrays["probabilities"])
-    assert (found[0].argmax(axis=1) == np.arange(30) % 2).mean() > 0.9
+    assert (found[0].argmax(axis=1) == np.arange(60) % 2).mean() > 0.9
     np.testing.assert_allclose(found[1], found[0], atol=1e-5)
     lacking = write_tables(tmp_path / "lacking", ("kind",))
     status, said = predict(str(run.folder), str(lacking), "--out", str(tmp_path / "out.npz"))
