@@ -40,6 +40,7 @@ def make(flag):
             super().__init__(aggr={aggr!r})
             self.register_buffer("steps", torch.zeros(()))
             self.mode, self.power, self.count, self.seen = "a", 1, 0, []
+            self.kept = None
 
         @property
         def computed(self):
@@ -63,7 +64,10 @@ PRODUCTS = [
 OTHERS = [
     "2 * x_j", "x_j + 1", "x_j.relu()", "self.power * x_j", "SCALE * x_j", "x_j.view(-1, x_j.size(1))",
     "w.abs()[:, None] * x_j", "self.computed * x_j", "w.view(-1, 1).expand_as(x_j) * x_j", "x_j.double()",
-    "w * x_j.t()", "(lambda: x_j)()",
+    "w * x_j.t()", "(lambda: x_j)()", "torch.where(x_j > 0, x_j, -x_j / 3)", "x_j ** 2 - x_j ** self.power",
+    "torch.exp(-x_j.abs()) * torch.sigmoid(SCALE * x_j)", "x_j.clamp(min=-1, max=SCALE)", "x_j > 0",
+    "1 - x_j", "w + x_j.mul(2)", "(w.view(-1, 1) - 0.5).tanh() * x_j", "torch.maximum(x_j, w[..., None])",
+    "torch.add(x_j, x_j, alpha=self.power)", "torch.cat([x_j, 2 * x_j], -1)", "x_j.sub(1).square()",
 ]  # fmt: skip
 #: What may stand before it, without side effects and with them; {0} is what a message may return.
 TESTS = [
@@ -78,7 +82,9 @@ EFFECTS = [
     "if x_j.size(0) > 3: return {0}", "if random.random() < .5: return {0}",
     "if torch.rand(()) < .5: return {0}", "if x_j.sum() > 0: return {0}", "self.count += 1",
     "self.steps += 1", "self.seen.append(type(x_j).__name__)", "LOG.append(tuple(x_j.shape))",
-    "self.kept = x_j", "if self.computed == 1: return {0}", "self.mode = 'b' if self.mode == 'a' else 'a'",
+    "self.kept = x_j",
+    "self.kept = w", "self.kept = w * 2 - 1",
+    "if self.computed == 1: return {0}", "self.mode = 'b' if self.mode == 'a' else 'a'",
     "try:\n    return {0}\nexcept Exception:\n    return -x_j", "for _ in range(2): x_j = x_j * 1",
     "del w; w = None", "globals()['SCALE'] += 1", "assert self.power",
 ]  # fmt: skip

@@ -429,9 +429,12 @@ class EdgeReader(Reader):
         return super()._value(node)
 
     def _store(self, of: Any, name: str, value: Any) -> None:
-        kind, is_number = type(self.layer), type(value) is Rows and all(map(_is_one, value.flat))
+        # What was passed on would be stored as the object that it is; what was computed is made anew.
+        kind, is_computed = type(self.layer), type(value) is Rows and value.segments is None
         is_plain = inspect.getattr_static(kind, name, None) is None and name in self.layer.__dict__
-        if of is not self.layer or not is_number or not is_plain or value.sizes[:1] != (EDGES,):
+        if of is not self.layer or not is_computed or not is_plain:
+            raise NotShown
+        if value.sizes[:1] != (EDGES,) or value.is_bool or not all(map(_is_one, value.flat)):
             raise NotShown
         if inspect.getattr_static(kind, "__setattr__") is not vars(torch.nn.Module)["__setattr__"]:
             raise NotShown
