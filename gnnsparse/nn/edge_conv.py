@@ -144,7 +144,8 @@ class EdgeConv(EdgeLayer):
 
 def _middle(x: torch.Tensor) -> torch.Tensor:
     """Return what is subtracted from both terms of a difference, so that it is one of smaller numbers."""
-    return x.detach().mean(0)
+    # Without nodes, or if one is not finite, 0: that must not reach the others.
+    return x.detach().mean(0).nan_to_num(0.0, 0.0, 0.0)
 
 
 class PointNetConv(EdgeLayer):

@@ -289,6 +289,20 @@ def test_differences_of_large_positions() -> None:
         assert_same_results(ours, theirs, call, [x])
 
 
+def test_differences_without_sources_or_with_infinite_ones() -> None:
+    """What is subtracted from all nodes is finite, whatever one of them is."""
+    layer = EdgeConv(PAIRS["two"](12), aggr="mean")
+    out = layer((torch.randn(0, 6), torch.randn(4, 6)), NONE)
+    out.sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in layer.parameters() if p.grad is not None)
+    x, index = torch.randn(40, 6), edges()
+    for bad in (torch.nan, torch.inf):
+        x[3] = bad
+        reached = torch.zeros(40, dtype=torch.bool).index_fill(0, index[1][(index == 3).any(0)], True)
+        assert not bool(reached.all())
+        assert bool(layer(x, index)[~reached].isfinite().all())
+
+
 def edge_attr_of(size: int = 20) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features of nodes, edges of which some are repeated, and 3 features of each."""
     index = torch.randint(0, size - 4, (2, 60))
