@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
@@ -132,7 +133,8 @@ def interpret(
             values.append(taken[:, None] if form else taken)
     if not values:  # constants alone
         values = [torch.zeros(1, dtype=dtype, device=csr.device)]
-        pass_ = pass_._replace(
+        pass_ = dataclasses.replace(
+            pass_,
             steps=tuple(s._replace(values=tuple(v + 1 for v in s.values)) for s in pass_.steps),
             outputs=tuple((kind, value + 1) for kind, value in pass_.outputs),
         )

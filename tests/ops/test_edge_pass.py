@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -187,14 +188,23 @@ EDGE = Pass(("edge",), (0,), (Step("neg", (0,)),), (("sum", 1),), (), ())
 @pytest.mark.parametrize(
     ("pass_", "message"),
     [
-        (EDGE._replace(inputs=("edges",)), "inputs: have no kind edges"),
-        (EDGE._replace(sizes=()), "sizes: must be as many as inputs"),
-        (EDGE._replace(inputs=("mapped",)), r"sizes: got 0; accepted: 1 to 16 mapped numbers"),
-        (EDGE._replace(steps=(Step("sign", (0,)),)), "steps: have no operation sign"),
-        (EDGE._replace(steps=(Step("neg", (1,)),)), "steps: read value 1; accepted: those before the step"),
-        (EDGE._replace(steps=(Step("add", (0,)),)), "steps: add is made of 2 values, got 1"),
-        (EDGE._replace(outputs=(("sum", 2),)), "outputs: store value 2; accepted: an input or a step"),
-        (EDGE._replace(outputs=(("mapped_edge", 1),)), "outputs: mapped_edge needs a mapped input"),
+        (dataclasses.replace(EDGE, inputs=("edges",)), "inputs: have no kind edges"),
+        (dataclasses.replace(EDGE, sizes=()), "sizes: must be as many as inputs"),
+        (dataclasses.replace(EDGE, inputs=("mapped",)), r"sizes: got 0; accepted: 1 to 16 mapped numbers"),
+        (dataclasses.replace(EDGE, steps=(Step("sign", (0,)),)), "steps: have no operation sign"),
+        (
+            dataclasses.replace(EDGE, steps=(Step("neg", (1,)),)),
+            "steps: read value 1; accepted: those before the step",
+        ),
+        (dataclasses.replace(EDGE, steps=(Step("add", (0,)),)), "steps: add is made of 2 values, got 1"),
+        (
+            dataclasses.replace(EDGE, outputs=(("sum", 2),)),
+            "outputs: store value 2; accepted: an input or a step",
+        ),
+        (
+            dataclasses.replace(EDGE, outputs=(("mapped_edge", 1),)),
+            "outputs: mapped_edge needs a mapped input",
+        ),
     ],
 )
 def test_what_is_no_program(pass_: Pass, message: str) -> None:

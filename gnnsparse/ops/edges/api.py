@@ -125,10 +125,10 @@ def _dtype_of(tensors: dict[str, torch.Tensor]) -> torch.dtype:
 
 def _stored(side: str, form: str, tensor: torch.Tensor, storage: torch.dtype) -> torch.Tensor:
     """Return a tensor of an input as kernels take it."""
-    if form == "features" and side != "shared":
-        return tensor.to(storage)
-    tensor = tensor.to(torch.float32)
-    return tensor if form == "mapped" else tensor.reshape(-1)
+    of_rows = form == "features" and side != "shared"
+    dtype = storage if of_rows else torch.float32
+    tensor = tensor if tensor.dtype is dtype else tensor.to(dtype)
+    return tensor if of_rows or form == "mapped" or tensor.dim() == 1 else tensor.reshape(-1)
 
 
 class _Aggregation:
@@ -237,7 +237,7 @@ def run_plan(
             out = _softmax(operand, softmaxes[places[0]], [*tensors, *more], maps)
         else:
             out = _made_of(operand, name, [results[place] for place in places])
-        made.append(out.to(dtype))
+        made.append(out if out.dtype is dtype else out.to(dtype))
     return made[0] if is_one else made
 
 

@@ -33,6 +33,7 @@ INPUTS = (
 OUTPUTS = (
     "sum", "max", "min", "edge", "row_number", "edge_number", "vector", "mapped_edge", "mapped_weight",
 )  # fmt: skip
+_FEATURES = ("gathered", "row", "edge")
 _STORAGE = (torch.float32, torch.float16, torch.bfloat16)
 #: What kernels of all passes are made of, below native/include or native/cuda.
 _HEADERS = (
@@ -52,9 +53,12 @@ _WARPS = 4  # of a block
 #: Shared memory of a block, for which the edges of a step and the steps on their way are chosen.
 _RING_BYTES = 40 << 10
 _MOST_RING_BYTES = 96 << 10
-#: Longer rows are cut. The rows that a warp takes one after another have about so many edges, or so many
-#: where warps are few and take turns; they are at most _MOST_ROWS.
-_ROW_LIMIT, _GROUP, _PERSISTENT_GROUP, _MOST_ROWS = 128, 48, 128, 32
+#: Longer rows are cut.
+_ROW_LIMIT = 128
+#: Edges of the rows that a warp takes one after another: few where their bytes bind, so that warps side by
+#: side gather what is in the cache; more where a lane holds a map, which each warp loads, or half as many
+#: lanes hold the features; and where warps are few and take turns. At most _MOST_ROWS rows.
+_GROUP, _LARGE_GROUP, _PERSISTENT_GROUP, _MOST_ROWS = 48, 192, 128, 32
 #: Inputs and outputs that a launch has room for.
 _MOST_INPUTS, _MOST_OUTPUTS = 32, 24
 _FLAGS = ("--std=c++17", "--device-as-default-execution-space", "--prec-div=false", "--prec-sqrt=false")
@@ -116,7 +120,14 @@ class Variant(NamedTuple):
         """Return the blocks that a multiprocessor should hold, by an estimate of the registers."""
         weights = self.size * (1 + self.outputs("mapped_weight"))
         arrays = len(self.pass_.inputs) + 2 * len(self.pass_.outputs) + self.outputs("max", "min") + weights
-        return max(1, min(6, 512 // (56 + self.elements * arrays)))
+        return min(6, 1 + 512 // (56 + self.elements * arrays))
+
+    @property
+    def group(self) -> int:
+        """The edges of the rows that a warp takes one after another."""
+        if self.is_persistent:
+            return _PERSISTENT_GROUP
+        return _LARGE_GROUP if self.size or self.elements == 8 else _GROUP
 
     def text(self) -> str:
         """Return the structure Message that native/cuda/kernels/edges/edge_rows.cuh takes."""
@@ -301,11 +312,22 @@ def available(device: torch.device) -> str | None:
     return "NVRTC was not found, which comes with torch's CUDA wheels" if nvrtc() is None else None
 
 
-_kernels: dict[tuple[Variant, tuple[int, int]], Any] = {}
+class _Compiled(NamedTuple):
+    """A kernel as it was loaded, and what its launches need to know of its variant."""
+
+    kernel: Any
+    is_persistent: bool
+    group: int
+    resident_blocks: int
+    row_features: int  # results of a row with a number for each feature; winners are one too
+    row_numbers: int
+
+
+_kernels: dict[tuple[Variant, tuple[int, int]], _Compiled] = {}
 _lock = ForkLock()
 
 
-def _kernel(variant: Variant, capability: tuple[int, int]) -> Any:
+def _compiled(variant: Variant, capability: tuple[int, int]) -> _Compiled:
     """Return the loaded kernel of a variant, compiled once."""
     found = _kernels.get((variant, capability))
     if found is not None:
@@ -313,11 +335,15 @@ def _kernel(variant: Variant, capability: tuple[int, int]) -> Any:
     with _lock:
         if (variant, capability) not in _kernels:
             pass_ = variant.pass_
-            _kernels[variant, capability] = path().native.EdgeKernel(
+            kernel = path().native.EdgeKernel(
                 compile_program(program_text(variant.text()), capability),
                 [INPUTS.index(kind) for kind in pass_.inputs],
                 [OUTPUTS.index(kind) for kind, _ in pass_.outputs],
                 variant.size, _STORAGE.index(variant.dtype), variant.lanes_log, variant.ring()[2],
+            )  # fmt: skip
+            _kernels[variant, capability] = _Compiled(
+                kernel, variant.is_persistent, variant.group, variant.resident_blocks(),
+                variant.outputs("sum") + 2 * variant.outputs("max", "min"), variant.outputs("row_number"),
             )  # fmt: skip
         return _kernels[variant, capability]
 
@@ -375,27 +401,24 @@ def run_pass(
             f"{_MOST_INPUTS} and {_MOST_OUTPUTS}",
         )  # fmt: skip
     kernels, csr, device = rows.kernels, rows.kernels.csr, rows.kernels.csr.device
-    width = _width(pass_, arguments)
-    features = [t for t, kind in _by_kind(pass_, arguments) if kind in ("gathered", "row", "edge")]
-    dtype = features[0].dtype if features else kernels.precision.storage
-    chunks = -(-width // (16 // dtype.itemsize))
-    variant = Variant(pass_, dtype, max(2, min(5, (chunks - 1).bit_length())))
+    width, dtype, given = _width(pass_, arguments), kernels.precision.storage, []
+    for tensor, kind in _by_kind(pass_, arguments):
+        if kind in _FEATURES:
+            dtype = tensor.dtype
+        is_rows = kind in _FEATURES or kind.endswith("winner")
+        given.append(_aligned(tensor, width) if is_rows else tensor.contiguous())
+    elements = 16 // dtype.itemsize
+    chunks = -(-width // elements)
     gpu = path().describe(device)
-    kernel = _kernel(variant, gpu.capability)
-    rows_of = ("gathered", "row", "edge", "gathered_winner", "row_winner")
-    given = [
-        _aligned(t, width) if kind in rows_of else t.contiguous() for t, kind in _by_kind(pass_, arguments)
-    ]
+    made = _compiled(Variant(pass_, dtype, max(2, min(5, (chunks - 1).bit_length()))), gpu.capability)
     limit = kernels.row_limit(_ROW_LIMIT)
-    work = kernels.row_work(limit)
-    group = _PERSISTENT_GROUP if variant.is_persistent else _GROUP
-    mean = max(1, csr.nnz // max(csr.rows, 1))
+    work, mean = kernels.row_work(limit), max(1, csr.nnz // max(csr.rows, 1))
     # Small matrices are for many warps, too.
-    per_warp = max(1, min(_MOST_ROWS, group // mean, csr.rows // (32 * gpu.multiprocessors)))
+    per_warp = max(1, min(_MOST_ROWS, made.group // mean, csr.rows // (32 * gpu.multiprocessors)))
     items = work.items.shape[0] + -(-csr.rows // per_warp)
     blocks = -(-items // _WARPS)
-    if variant.is_persistent:
-        blocks = min(blocks, variant.resident_blocks() * gpu.multiprocessors)
+    if made.is_persistent:
+        blocks = min(blocks, made.resident_blocks * gpu.multiprocessors)
     parts, sums = -(-chunks // 32), []
     placed: list[torch.Tensor | None] = []
     left = iter(outputs)
@@ -410,10 +433,10 @@ def run_pass(
             sums.append((out, partial := new(parts, *out.shape)))
             out = partial
         placed += [out, winners]
-    partial = new(work.partials, _partial_floats(variant, chunks, parts))
+    partial = new(work.partials, made.row_features * chunks * elements + parts * made.row_numbers)
     with path().current(device):
         path().native.cuda_edge_rows(
-            kernel, csr.view, kernels.row_ids, rows.edge_ids, rows.num_edges, work.view, limit, per_warp,
+            made.kernel, csr.view, kernels.row_ids, rows.edge_ids, rows.num_edges, work.view, limit, per_warp,
             blocks, width, given, placed, partial, path().stream(device),
         )  # fmt: skip
     for out, partial in sums:
@@ -426,9 +449,3 @@ def _by_kind(pass_: Pass, arguments: Sequence[torch.Tensor]) -> Iterator[tuple[t
         yield next(left), kind
         if kind == "mapped":
             yield next(left), "map"
-
-
-def _partial_floats(variant: Variant, chunks: int, parts: int) -> int:
-    """Return the floats of a part's partial sums."""
-    features = variant.outputs("sum") + 2 * variant.outputs("max", "min")
-    return features * chunks * variant.elements + parts * variant.outputs("row_number")

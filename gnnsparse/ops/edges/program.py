@@ -167,8 +167,9 @@ def function_from(text: str) -> Function:
     return function_of(tuple(Input(*x) for x in inputs), tuple(found), tuple((r[0], r[1]) for r in results))
 
 
-class Pass(NamedTuple):
-    """One run of a kernel over the rows of a matrix. It is hashable.
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One run of a kernel over the rows of a matrix. Passes of a function are made once.
 
     F is the number of features. Numbers of edges are counted as the caller has them.
 

@@ -11,7 +11,7 @@ import torch
 from gnnsparse.formats.csr import Csr
 from gnnsparse.ops import dispatch
 from gnnsparse.ops.attention.edges import order_of
-from gnnsparse.ops.edges import cuda
+from gnnsparse.ops.edges import cpu, cuda
 from gnnsparse.ops.edges.program import (
     Function,
     Pass,
@@ -31,6 +31,7 @@ from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 
 _WINNERS = ("max", "min")
+_FEATURES = ("gathered", "row", "edge")
 
 
 # The edges of an operand. Those that `prepare` merged are told apart; self-loops that it added are numbered
@@ -96,7 +97,9 @@ def _counts(operand: SparseOperand, inverse: bool) -> torch.Tensor:
 
 def kernel_on(device: torch.device) -> Callable[..., None] | None:
     """Return what runs a pass on a device; None: torch's operations compute the results there."""
-    return cuda.run_pass if path().takes(device) and cuda.available(device) is None else None
+    if path().takes(device):
+        return cuda.run_pass if cuda.available(device) is None else None
+    return cpu.run_pass if device.type == "cpu" else None
 
 
 # Results and gradients.
@@ -134,20 +137,18 @@ def _outputs(
 
 
 def _run(
-    pass_: Pass, operand: SparseOperand, by_column: bool, given: dict[tuple[str, int], Any], width: int,
-    dtype: torch.dtype,
+    kernel: Callable[..., None], pass_: Pass, operand: SparseOperand, by_column: bool,
+    given: dict[tuple[str, int], Any], width: int, dtype: torch.dtype,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Run a pass. A mapped argument is given as its numbers and its map."""
     rows = _rows_of(operand, by_column)
     arguments: list[torch.Tensor] = []
     for kind, of in zip(pass_.inputs, pass_.given, strict=True):
-        tensors = given[of] if kind == "mapped" else [given[of]]
-        is_features = kind in ("gathered", "row", "edge")  # whose rows may lie apart
-        arguments += tensors if is_features else [t.contiguous() for t in tensors]
+        for tensor in given[of] if kind == "mapped" else (given[of],):
+            is_ready = kind in _FEATURES or tensor.is_contiguous()  # rows of features may lie apart
+            arguments.append(tensor if is_ready else tensor.contiguous())
     found = _outputs(pass_, rows, width, max(pass_.sizes, default=0), dtype, operand.device)
-    run = kernel_on(operand.device)
-    assert run is not None
-    run(pass_, rows, arguments, found)
+    kernel(pass_, rows, arguments, found)
     return found
 
 
@@ -162,13 +163,14 @@ def run_forward(
     operand: SparseOperand, function: Function, dtype: torch.dtype, tensors: Tensors
 ) -> list[torch.Tensor]:
     """Compute the results in a dtype, and behind them the winners, int32, of each "max" and "min"."""
-    width = _width(function, tensors)
-    if kernel_on(operand.device) is None:
+    width, kernel = _width(function, tensors), kernel_on(operand.device)
+    if kernel is None:
         with torch.no_grad(), torch.autocast(operand.device.type, enabled=False):
             results, found = compute(function, edges_of(operand), [t.float() for t in tensors])
         return [*(r.to(dtype) for r in results), *(w.to(torch.int32) for w in found)]
     pass_ = forward_pass(function)
-    outputs, results, winners = _run(pass_, operand, False, _given(function, tensors), width, dtype), [], []
+    outputs = _run(kernel, pass_, operand, False, _given(function, tensors), width, dtype)
+    results, winners = [], []
     for kind, _ in pass_.outputs:
         results.append(outputs.pop(0))
         if kind in _WINNERS:
@@ -198,11 +200,9 @@ def run_backward(
 ) -> list[torch.Tensor | None]:  # fmt: skip
     """Compute the gradients of the tensors, of those that `needs` says; None: there is none."""
     function, results, winners = _of_results(function, grads, winners)
-    if kernel_on(operand.device) is None:
-        with torch.enable_grad():
-            return _composed(
-                operand, function, needs, results, [t.detach().requires_grad_() for t in tensors], winners
-            )
+    if (kernel := kernel_on(operand.device)) is None:
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        return _composed(operand, function, needs, results, leaves, winners, again=False)
     given, left = _given(function, tensors), iter(winners)
     storage = operand.precision.storage
     for k, (how, _) in enumerate(function.results):
@@ -214,7 +214,7 @@ def run_backward(
     for by_column, make in ((False, row_pass), (True, column_pass)):
         if (pass_ := make(function, needs)) is None:
             continue
-        outputs = _run(pass_, operand, by_column, given, width, storage)
+        outputs = _run(kernel, pass_, operand, by_column, given, width, storage)
         for i, grad in zip(pass_.found, outputs, strict=True):
             found[i] = grad.sum().reshape(1) if tensors[i].numel() == 1 and grad.numel() > 1 else grad
     return found
