@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -13,39 +14,47 @@ from gnnsparse.ops.edges.program import Pass
 from gnnsparse.ops.edges.rows import Rows
 
 _FEATURES = ("gathered", "row", "edge")
-#: Inputs and outputs that are two tensors each.
-_PAIRS = ("mapped", "max", "min")
+#: Inputs and outputs that are two tensors each, and what the second one is.
+_PAIRS = {"mapped": "map", "max": "winners", "min": "winners"}
+#: What has no size that is the number of features.
+_NUMBERS = ("gathered_number", "row_number", "edge_number", "vector_number", "mapped", "mapped_edge")
+
+
+class _Known(NamedTuple):
+    """The native program of a pass, and what each tensor is, of arguments and of outputs."""
+
+    program: _native.EdgeProgram
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @functools.lru_cache(1024)
-def _program(pass_: Pass) -> _native.EdgeProgram:
-    return _native.EdgeProgram(pass_.inputs, pass_.sizes, pass_.steps, pass_.outputs)
+def _known(pass_: Pass) -> _Known:
+    def tensors(kinds: Iterable[str]) -> tuple[str, ...]:
+        return tuple(x for kind in kinds for x in (kind, _PAIRS.get(kind)) if x is not None)
+
+    program = _native.EdgeProgram(pass_.inputs, pass_.sizes, pass_.steps, pass_.outputs)
+    return _Known(program, tensors(pass_.inputs), tensors(kind for kind, _ in pass_.outputs))
 
 
-def _by_kind(
-    name: str, kinds: Sequence[str], tensors: Sequence[torch.Tensor]
-) -> list[tuple[str, tuple[torch.Tensor, ...]]]:
-    """Return each kind with its tensors."""
-    counts = [2 if kind in _PAIRS else 1 for kind in kinds]
-    if sum(counts) != len(tensors):
-        bad_value(name, f"got {len(tensors)} tensors; accepted: {sum(counts)}, of {', '.join(kinds)}")
-    left = iter(tensors)
-    return [(kind, tuple(next(left) for _ in range(n))) for kind, n in zip(kinds, counts, strict=True)]
+def _check_count(name: str, kinds: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
+    if len(kinds) != len(tensors):
+        bad_value(name, f"got {len(tensors)} tensors; accepted: {len(kinds)}, of {', '.join(kinds)}")
 
 
-def _width(
-    inputs: Sequence[tuple[str, tuple[torch.Tensor, ...]]],
-    outputs: Sequence[tuple[str, tuple[torch.Tensor, ...]]],
-) -> int:
+def _width(known: _Known, arguments: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> int:
     """Return the number of features, the last size of a tensor that has features; 1 if none has."""
-    for kind, tensors in (*outputs, *inputs):
-        if kind != "mapped_edge" and not kind.endswith("number"):
-            return tensors[-1].shape[-1]
+    for kinds, tensors in ((known.outputs, outputs), (known.inputs, arguments)):
+        for kind, tensor in zip(kinds, tensors, strict=True):
+            if kind not in _NUMBERS:
+                return tensor.shape[-1]
     return 1
 
 
 def _readable(kind: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor as the kernel reads it: features may have rows that lie apart."""
+    if tensor.is_contiguous():
+        return tensor
     has_rows = tensor.dim() == 2 and tensor.stride(1) == 1 and tensor.stride(0) >= tensor.shape[1]
     return tensor if kind in _FEATURES and has_rows else tensor.contiguous()
 
@@ -67,14 +76,14 @@ def run_pass(
     Raises:
         ValueError: a tensor has another dtype, device or size than it must have.
     """
-    given = _by_kind("arguments", pass_.inputs, arguments)
-    stored = _by_kind("outputs", [kind for kind, _ in pass_.outputs], outputs)
-    csr = rows.kernels.csr
-    width = _width(given, stored)
+    known, csr = _known(pass_), rows.kernels.csr
+    _check_count("arguments", known.inputs, arguments)
+    _check_count("outputs", known.outputs, outputs)
+    width = _width(known, arguments, outputs)
     if width:
         _native.cpu_edges(
-            _program(pass_), csr.view, rows.kernels.row_ids, rows.edge_ids, rows.num_edges, width,
-            [_readable(kind, tensor) for kind, tensors in given for tensor in tensors], list(outputs),
+            known.program, csr.view, rows.kernels.row_ids, rows.edge_ids, rows.num_edges, width,
+            [_readable(*pair) for pair in zip(known.inputs, arguments, strict=True)], list(outputs),
             torch.get_num_threads(),
         )  # fmt: skip
         return

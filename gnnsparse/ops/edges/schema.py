@@ -32,6 +32,8 @@ from gnnsparse.sparse.operand import SparseOperand
 
 _WINNERS = ("max", "min")
 _FEATURES = ("gathered", "row", "edge")
+#: Outputs in the dtype of the results, or of gradients.
+_STORED = ("sum", "edge", *_WINNERS)
 
 
 # The edges of an operand. Those that `prepare` merged are told apart; self-loops that it added are numbered
@@ -121,15 +123,16 @@ def _outputs(
     pass_: Pass, rows: Rows, width: int, size: int, dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
     """Allocate the outputs of a pass."""
-    targets, edges = rows.kernels.csr.rows, rows.num_edges
-    shapes = {
-        "row_number": (targets,), "edge_number": (edges,), "vector": (width,), "edge": (edges, width),
-        "mapped_edge": (edges, size), "mapped_weight": (size, width),
-    }  # fmt: skip
-    found = []
+    targets, edges, found = rows.kernels.csr.rows, rows.num_edges, []
     for kind, _ in pass_.outputs:
-        is_features = kind in ("sum", "edge", *_WINNERS)
-        shape, of = shapes.get(kind, (targets, width)), dtype if is_features else torch.float32
+        if kind == "sum" or kind in _WINNERS:
+            shape: tuple[int, ...] = targets, width
+        else:
+            shape = {
+                "row_number": (targets,), "edge_number": (edges,), "vector": (width,), "edge": (edges, width),
+                "mapped_edge": (edges, size), "mapped_weight": (size, width),
+            }[kind]  # fmt: skip
+        of = dtype if kind in _STORED else torch.float32
         found.append(torch.empty(shape, dtype=of, device=device))
         if kind in _WINNERS:
             found.append(torch.empty(shape, dtype=torch.int32, device=device))
