@@ -29,7 +29,7 @@ from gnnsparse.registry import MADE_OF
 from gnnsparse.sparse.prepared import NORMALIZATIONS
 from gnnsparse.train.device import numerics, resolve_device
 from gnnsparse.train.settings import OptimizerConfig, SamplerConfig, TrainerConfig
-from gnnsparse.train.trained import call_with_graph
+from gnnsparse.train.trained import call_with_graph, takes_edge_features
 
 if TYPE_CHECKING:
     from gnnsparse.train.tasks import RunOptions, Task
@@ -326,11 +326,12 @@ def fit(
         model: any module. Of nodes, one of our layers is called as model(x, A) with a prepared operand A, one
             of PyG's as model(x, edge_index), with edge_weight= and edge_attr= if its `forward` has such
             parameters and the data have them, and a module whose `forward` takes the features alone as
-            model(x). It returns [nodes, classes], or [nodes, numbers] in a regression. Of graphs, one of
-            PyG's is called likewise, with batch= too, on batches that PyG puts together, and returns [graphs,
-            classes]. Parameters without a default may be any attributes of the data by name, in any order,
-            and a module whose `forward` takes `data` alone gets PyG's Data or Batch. Other models are called
-            as those of `models.MODELS` are (GraphPredictor, LinkPredictor and SequenceClassifier in
+            model(x). One of our layers whose `forward` has a parameter edge_attr gets features of edges as
+            the last argument, if the data have them. It returns [nodes, classes], or [nodes, numbers] in a
+            regression. Of graphs, one of PyG's is called likewise, with batch= too, on batches that PyG puts
+            together, and returns [graphs, classes]. Parameters without a default may be any attributes of the
+            data by name, in any order, and a module whose `forward` takes `data` alone gets PyG's Data or
+            Batch. Other models are called as those of `models.MODELS` are (GraphPredictor, LinkPredictor and SequenceClassifier in
             gnnsparse.train.tasks). Of edges, one of nodes returns embeddings [nodes, any], and
             `Fitted.model` has it as `encoder`, and a `head` on both ends and the features of an edge.
         data: a torch_geometric.data.Data with x, y and edge_index (see gnnsparse.data.dataset_of_pyg), or
@@ -399,7 +400,7 @@ def fit(
         data = many if isinstance(data, (list, tuple)) or len(many) > 1 else many[0]
     encoder: Any = model.encoder if isinstance(model, EdgeScorer) else model
     kind = inputs_of(encoder) if inputs == "auto" else inputs
-    takes_edges = kind == "operand" and getattr(encoder, "takes_edge_features", False)
+    takes_edges = kind == "operand" and takes_edge_features(encoder)
     dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS, kind, takes_edges)
     peers = None
     if group is not None:
@@ -420,9 +421,7 @@ def fit(
     )  # fmt: skip
     caller = None
     if task.name in ("node", "graph", "edge"):
-        caller = _caller_of(encoder, data, dataset, kind, values, run, is_guess=inputs == "auto")
-        if takes_edges:
-            caller = replace(caller, takes_edges=getattr(dataset, "edge_features", None) is not None)
+        caller = _caller_of(encoder, data, dataset, kind, values, run, inputs == "auto", takes_edges)
         dataset = _with_used_weights(encoder, data, dataset, caller)
         values = caller.values
     elif inputs not in ("auto", "operand"):  # of links or sequences
@@ -534,7 +533,7 @@ def _without_labels(graphs: list[Any], dataset: Any) -> Any:
 
 def _caller_of(
     model: torch.nn.Module, data: Any, dataset: Any, kind: str, values: str | None, run: RunOptions,
-    is_guess: bool,
+    is_guess: bool, takes_edges: bool,
 ) -> _Caller:  # fmt: skip
     """Return how a model of nodes or graphs is called; raise if its `forward` takes something else."""
     of_graphs = hasattr(dataset, "graph_ptr")
@@ -544,11 +543,14 @@ def _caller_of(
         bad_value("group", f"goes with models that take an operand; this one takes {kind}; accepted: None")
     has = _attributes(data, dataset)
     arguments = _arguments(model, has) if kind == "edge_index" else ()
-    _check_forward(model, kind, is_guess, arguments, of_graphs, has)
     if values == "auto":
         values = values_of(model) if kind == "operand" else None
+    # Self-loops of values="gcn" have no features.
+    takes_edges &= getattr(dataset, "edge_features", None) is not None and values != "gcn"
+    _check_forward(model, kind, is_guess, arguments, of_graphs, has, takes_edges)
     made = _GraphsCaller if of_graphs else _EdgesCaller if hasattr(dataset, "edge_index") else _Caller
-    return made(kind, values, Precision.parse(run.precision), run.device, arguments)
+    precision = Precision.parse(run.precision)
+    return made(kind, values, precision, run.device, arguments, takes_edges=takes_edges)
 
 
 def _attributes(data: Any, dataset: Any) -> list[str]:
@@ -592,12 +594,13 @@ def inputs_of(model: torch.nn.Module) -> str:
 
 def _check_forward(
     model: torch.nn.Module, kind: str, is_guess: bool, arguments: Sequence[str], of_graphs: bool,
-    has: Sequence[str],
+    has: Sequence[str], takes_edges: bool,
 ) -> None:  # fmt: skip
     """Raise a TypeError unless a model's `forward` takes what it is called with, `arguments` by name."""
     graph = {"none": (), "data": (), "edge_index": ("edge_index",)}.get(kind, ("A",))
     given: tuple[str, ...] = ("data",) if kind == "data" else ("x", *graph)
     given += ("graph_ptr",) if kind == "operand" and of_graphs else ()
+    given += ("edge_attr",) if takes_edges else ()
     signature = inspect.signature(model.forward)
     names = list(signature.parameters)
     named = dict.fromkeys(arguments)

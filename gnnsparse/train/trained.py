@@ -238,6 +238,12 @@ def _in_columns(outputs: Any) -> Any:
     return outputs[:, None] if flat else outputs
 
 
+def takes_edge_features(model: torch.nn.Module) -> bool:
+    """Return whether a model with an operand takes features of edges: as it says, or by its `forward`."""
+    says = getattr(model, "takes_edge_features", None)
+    return "edge_attr" in inspect.signature(model.forward).parameters if says is None else bool(says)
+
+
 class EdgeModel(torch.nn.Module):
     """A model of an `edge_index`, as PyG's are, or of the features alone, which is called with an operand."""
 
@@ -484,8 +490,9 @@ class LoadedModel:
 
     @property
     def takes_edge_features(self) -> bool:
-        """Whether the model is called with features of edges."""
-        return bool(getattr(self.module, "takes_edge_features", False))
+        """Whether the model is called with features of edges, as it was in its training."""
+        had = self.edge_channels is not None or "edge_transform" in self.recipe.run.get("dataset", {})
+        return had and not isinstance(self.module, EdgeModel) and takes_edge_features(self.module)
 
     @property
     def edge_channels(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from models import GINE, MODELS, PNA
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    from torch_geometric.data import Data
+    from torch_geometric.data import Batch, Data
 
 CPU = {"device": "cpu", "lr": 0.01, "batch_size": 8}
 
@@ -73,6 +74,41 @@ def test_nodes_of_one_graph(tmp_path: Path) -> None:
     assert scaler.avg_deg_log.item() == pytest.approx(degrees.log1p().mean().item())
     with pytest.raises(ValueError, match=r"data\.edge_attr: is missing"):
         result.predict(Data(x=data.x, edge_index=index, num_nodes=60))
+
+
+class Own(torch.nn.Module):
+    """A layer of ours in a model of the user's own, of graphs or of nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(2, 8)
+        self.conv = gnnsparse.nn.GINEConv(torch.nn.Linear(8, 2), edge_dim=2)
+
+
+class OwnOfGraphs(Own):
+    def forward(self, x: Any, adj: Any, graph_ptr: Any, edge_attr: Any) -> torch.Tensor:
+        return gnnsparse.nn.pool_graphs(self.conv(self.lin(x), adj, edge_attr), graph_ptr, "sum")
+
+
+class OwnOfNodes(Own):
+    def forward(self, x: Any, adj: Any, edge_attr: Any) -> torch.Tensor:
+        return self.conv(self.lin(x), adj, edge_attr)
+
+
+@pytest.mark.parametrize("make", [OwnOfGraphs, OwnOfNodes])
+def test_models_of_ones_own_take_them_by_name(make: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    graphs: Any = rings()
+    if make is OwnOfNodes:  # the class is the kind of the edge that leads there
+        (graphs,) = rings(1)
+        graphs.edge_attr[:2] = torch.tensor([4, 3])
+        graphs.y = torch.tensor([0, 1, 0, 1])
+        graphs = Batch.from_data_list([graphs] * 8)
+        graphs = Data(x=graphs.x, edge_index=graphs.edge_index, edge_attr=graphs.edge_attr, y=graphs.y)
+    result = gnnsparse.fit(make(), graphs, epochs=3, folder=tmp_path / "run", **CPU)
+    again = gnnsparse.load(tmp_path / "run", device="cpu", model=make())
+    torch.testing.assert_close(again.predict(graphs).logits, result.predict(graphs).logits)
+    assert again.takes_edge_features
 
 
 def test_degrees_are_those_of_graphs_to_train_on() -> None:
