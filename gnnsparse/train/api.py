@@ -331,9 +331,10 @@ def fit(
             regression. Of graphs, one of PyG's is called likewise, with batch= too, on batches that PyG puts
             together, and returns [graphs, classes]. Parameters without a default may be any attributes of the
             data by name, in any order, and a module whose `forward` takes `data` alone gets PyG's Data or
-            Batch. Other models are called as those of `models.MODELS` are (GraphPredictor, LinkPredictor and SequenceClassifier in
-            gnnsparse.train.tasks). Of edges, one of nodes returns embeddings [nodes, any], and
-            `Fitted.model` has it as `encoder`, and a `head` on both ends and the features of an edge.
+            Batch. Other models are called as those of `models.MODELS` are (GraphPredictor, LinkPredictor and
+            SequenceClassifier in gnnsparse.train.tasks). Of edges, one of nodes returns embeddings [nodes,
+            any], and `Fitted.model` has it as `encoder`, and a `head` on both ends and the features of an
+            edge.
         data: a torch_geometric.data.Data with x, y and edge_index (see gnnsparse.data.dataset_of_pyg), or
             edge_label in place of y (see gnnsparse.data.dataset_of_edges); a list or a data set of PyG of
             such graphs, each with a y (see gnnsparse.data.dataset_of_graphs); or a NodeDataset (see
