@@ -435,7 +435,8 @@ class LoadedModel:
         if task == "graph" and (graph is not None or isinstance(self.module, EdgeModel)):
             bad_value("graph", "goes with models of nodes; accepted: None, and a model that takes an operand")
         if "edge_attr" in self.recipe.inputs or self.takes_edge_features:
-            bad_value("inputs", "has edge_attr; accepted: .module.model, called as it was in training")
+            place = ".module.model" if isinstance(self.module, EdgeModel) else ".module"
+            bad_value("inputs", f"has edge_attr; accepted: {place}, called as it was in training")
         if isinstance(graph, SparseOperand):
             bad_value("graph", "is an operand, which has weights; accepted: the graph that it was made of")
         given = None if graph is None else prepare(graph, cache=False)
