@@ -21,8 +21,7 @@ struct EdgeKernelHandle {
 };
 
 template <class Kind>
-std::vector<Kind> kinds_of(const py::list& codes, size_t known, size_t most,
-                           const char* name) {
+std::vector<Kind> kinds_of(const py::list& codes, size_t known, size_t most, const char* name) {
   if (codes.size() > most) reject(name, "are more than " + std::to_string(most));
   std::vector<Kind> kinds;
   for (const py::handle item : codes) {
@@ -33,9 +32,8 @@ std::vector<Kind> kinds_of(const py::list& codes, size_t known, size_t most,
   return kinds;
 }
 
-EdgeKernelHandle make_kernel(const py::bytes& code, const py::list& inputs,
-                             const py::list& outputs, int size, int dtype, int lanes_log,
-                             int ring_bytes) {
+EdgeKernelHandle make_kernel(const py::bytes& code, const py::list& inputs, const py::list& outputs,
+                             int size, int dtype, int lanes_log, int ring_bytes) {
   EdgeKernelHandle handle;
   handle.inputs = kinds_of<EdgeInput>(inputs, 11, kMostEdgeInputs, "inputs");
   handle.outputs = kinds_of<EdgeOutput>(outputs, 9, kMostEdgeOutputs, "outputs");
@@ -155,20 +153,36 @@ void edge_rows(EdgeKernelHandle& kernel, const CsrHandle& matrix, const Memory& 
     const py::handle x = take(next++);
     EdgeArray& to = p.inputs[i];
     switch (kernel.inputs[i]) {
-      case EdgeInput::kGathered: to = vectors(x, a.cols, width, storage, "gathered"); break;
-      case EdgeInput::kRow: to = vectors(x, a.rows, width, storage, "row"); break;
-      case EdgeInput::kEdge: to = vectors(x, edges, width, storage, "edge"); break;
+      case EdgeInput::kGathered:
+        to = vectors(x, a.cols, width, storage, "gathered");
+        break;
+      case EdgeInput::kRow:
+        to = vectors(x, a.rows, width, storage, "row");
+        break;
+      case EdgeInput::kEdge:
+        to = vectors(x, edges, width, storage, "edge");
+        break;
       case EdgeInput::kGatheredWinner:
         to = vectors(x, a.cols, width, Element::kInt32, "gathered_winner");
         break;
       case EdgeInput::kRowWinner:
         to = vectors(x, a.rows, width, Element::kInt32, "row_winner");
         break;
-      case EdgeInput::kGatheredNumber: to = numbers(x, a.cols, "gathered_number"); break;
-      case EdgeInput::kRowNumber: to = numbers(x, a.rows, "row_number"); break;
-      case EdgeInput::kEdgeNumber: to = numbers(x, edges, "edge_number"); break;
-      case EdgeInput::kVector: to = numbers(x, width, "vector"); break;
-      case EdgeInput::kVectorNumber: to = numbers(x, 1, "vector_number"); break;
+      case EdgeInput::kGatheredNumber:
+        to = numbers(x, a.cols, "gathered_number");
+        break;
+      case EdgeInput::kRowNumber:
+        to = numbers(x, a.rows, "row_number");
+        break;
+      case EdgeInput::kEdgeNumber:
+        to = numbers(x, edges, "edge_number");
+        break;
+      case EdgeInput::kVector:
+        to = numbers(x, width, "vector");
+        break;
+      case EdgeInput::kVectorNumber:
+        to = numbers(x, 1, "vector_number");
+        break;
       case EdgeInput::kMapped:
         to = numbers(x, product("mapped", edges, kernel.size), "mapped");
         p.map = numbers(take(next++), product("map", width, kernel.size), "map");
@@ -201,7 +215,9 @@ void edge_rows(EdgeKernelHandle& kernel, const CsrHandle& matrix, const Memory& 
         to.winners = gpu_array<int32_t>(winners, product("winners", a.rows, width), "winners");
         break;
       }
-      case EdgeOutput::kEdge: to = features(y, edges, width, kernel, "edge"); break;
+      case EdgeOutput::kEdge:
+        to = features(y, edges, width, kernel, "edge");
+        break;
       case EdgeOutput::kRowNumber:
         number(product("row_number", parts, a.rows), "row_number");
         ++row_numbers;
@@ -209,7 +225,9 @@ void edge_rows(EdgeKernelHandle& kernel, const CsrHandle& matrix, const Memory& 
       case EdgeOutput::kEdgeNumber:
         number(product("edge_number", parts, edges), "edge_number");
         break;
-      case EdgeOutput::kVector: number(product("vector", p.warps, width), "vector"); break;
+      case EdgeOutput::kVector:
+        number(product("vector", p.warps, width), "vector");
+        break;
       case EdgeOutput::kMappedEdge:
         number(product("mapped_edge", parts, edges, kernel.size), "mapped_edge");
         break;
@@ -219,8 +237,8 @@ void edge_rows(EdgeKernelHandle& kernel, const CsrHandle& matrix, const Memory& 
     }
   }
   p.partial_floats = sums * chunks * kernel.elements() + parts * row_numbers;
-  p.partial = gpu_array<float>(partial, product("partial", work.partials, p.partial_floats),
-                               "partial");
+  p.partial =
+      gpu_array<float>(partial, product("partial", work.partials, p.partial_floats), "partial");
   cuda::edge_rows(*kernel.kernel, p, blocks, parts, kernel.ring_bytes, stream_of(stream));
 }
 

@@ -14,11 +14,28 @@ namespace gnnsparse {
 
 // The kinds of inputs and outputs, in the order of ops/edges/cuda.py.
 enum class EdgeInput : int {
-  kGathered, kRow, kEdge, kGatheredNumber, kRowNumber, kEdgeNumber, kVector, kVectorNumber,
-  kMapped, kGatheredWinner, kRowWinner,
+  kGathered,
+  kRow,
+  kEdge,
+  kGatheredNumber,
+  kRowNumber,
+  kEdgeNumber,
+  kVector,
+  kVectorNumber,
+  kMapped,
+  kGatheredWinner,
+  kRowWinner,
 };
 enum class EdgeOutput : int {
-  kSum, kMax, kMin, kEdge, kRowNumber, kEdgeNumber, kVector, kMappedEdge, kMappedWeight,
+  kSum,
+  kMax,
+  kMin,
+  kEdge,
+  kRowNumber,
+  kEdgeNumber,
+  kVector,
+  kMappedEdge,
+  kMappedWeight,
 };
 
 inline constexpr int kMostEdgeInputs = 32;
@@ -59,19 +76,19 @@ struct EdgeLaunch {
   const int32_t* edge_ids;  // null: so are edges
   const EdgePart* parts;
   const EdgeCut* cuts;
-  float* partial;       // [partials][partial_floats]
+  float* partial;  // [partials][partial_floats]
   int64_t partial_floats;
   int64_t part_count;
   int64_t cut_count;
   int64_t rows;
-  int64_t edges;        // numbers of edges
-  int64_t items;        // parts and groups of rows
-  int64_t warps;        // along the items
+  int64_t edges;  // numbers of edges
+  int64_t items;  // parts and groups of rows
+  int64_t warps;  // along the items
   int row_limit;
   int rows_per_warp;
-  int width;            // features
-  int chunks;           // vectors of 16 bytes of a row
-  EdgeArray map;        // float32 [size][width]
+  int width;      // features
+  int chunks;     // vectors of 16 bytes of a row
+  EdgeArray map;  // float32 [size][width]
   EdgeArray inputs[kMostEdgeInputs];
   EdgeTarget outputs[kMostEdgeOutputs];
 };

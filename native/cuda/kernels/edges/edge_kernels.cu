@@ -18,9 +18,9 @@ struct LoadedEdgeKernel {
 
 std::shared_ptr<LoadedEdgeKernel> load_edge_kernel(const std::string& code) {
   auto kernel = std::make_shared<LoadedEdgeKernel>();
-  check(cudaLibraryLoadData(&kernel->library, code.data(), nullptr, nullptr, 0, nullptr, nullptr,
-                            0),
-        "cudaLibraryLoadData");
+  check(
+      cudaLibraryLoadData(&kernel->library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+      "cudaLibraryLoadData");
   check(cudaLibraryGetKernel(&kernel->rows, kernel->library, "edge_rows"), "edge_rows");
   check(cudaLibraryGetKernel(&kernel->cuts, kernel->library, "edge_cuts"), "edge_cuts");
   return kernel;

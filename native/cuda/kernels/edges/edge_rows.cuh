@@ -1,12 +1,13 @@
 // A function over the edges of a graph, reduced at its rows: what a `Message`, generated for a pass
-// (gnnsparse/ops/edges/cuda.py), computes for an edge and a feature. A warp takes neighbouring rows,
-// or a part of a long one; lanes are side by side along the features, 16 bytes each, and then along
-// the edges. What edges need is on its way to shared memory some steps before it is used, over the
-// ends of rows, as in graph attention (kernels/graph_attention/graph_stream.cuh).
+// (gnnsparse/ops/edges/cuda.py), computes for an edge and a feature. A warp takes neighbouring
+// rows, or a part of a long one; lanes are side by side along the features, 16 bytes each, and then
+// along the edges. What edges need is on its way to shared memory some steps before it is used,
+// over the ends of rows, as in graph attention (kernels/graph_attention/graph_stream.cuh).
 //
 // A Message has kElements (features of a lane), kIs16Bits, kIsHalf, kLanesLog, kBatch (edges that a
-// lane takes in a step), kStages (steps that are on their way), kBlocks (for registers), kRingBytes,
-// kInputs, kOutputs, kSize (of its map, or 0), input(i) and output(i), and run(in, out).
+// lane takes in a step), kStages (steps that are on their way), kBlocks (for registers),
+// kRingBytes, kInputs, kOutputs, kSize (of its map, or 0), input(i) and output(i), and run(in,
+// out).
 #pragma once
 
 #include "device/async.cuh"
@@ -19,19 +20,15 @@ inline constexpr uint32_t kAllLanes = 0xffffffffu;
 
 // A value of code as it is, and what the generated code calls. NaN gets through all of them.
 __device__ __forceinline__ float edge_relu(float x) { return x < 0.0f ? 0.0f : x; }
-__device__ __forceinline__ float edge_maximum(float a, float b) {
-  return a > b || a != a ? a : b;
-}
-__device__ __forceinline__ float edge_minimum(float a, float b) {
-  return a < b || a != a ? a : b;
-}
+__device__ __forceinline__ float edge_maximum(float a, float b) { return a > b || a != a ? a : b; }
+__device__ __forceinline__ float edge_minimum(float a, float b) { return a < b || a != a ? a : b; }
 __device__ __forceinline__ float edge_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float edge_softplus(float x) {
   return edge_relu(x) + log1pf(expf(-fabsf(x)));
 }
 
-// Calls f with each number from kFirst to kEnd - 1 as a constant: what depends on it has no register,
-// and arrays that it indexes are registers.
+// Calls f with each number from kFirst to kEnd - 1 as a constant: what depends on it has no
+// register, and arrays that it indexes are registers.
 template <int kNumber>
 struct EdgeIndex {
   constexpr GNNSPARSE_EDGE_HD operator int() const { return kNumber; }
@@ -98,9 +95,7 @@ struct EdgeCounts {
     }
     return n;
   }
-  static constexpr GNNSPARSE_EDGE_HD int all(EdgeOutput kind) {
-    return outputs(kind, M::kOutputs);
-  }
+  static constexpr GNNSPARSE_EDGE_HD int all(EdgeOutput kind) { return outputs(kind, M::kOutputs); }
   static constexpr GNNSPARSE_EDGE_HD bool has(EdgeInput kind) {
     for (int i = 0; i < M::kInputs; ++i) {
       if (M::input(i) == kind) return true;
@@ -113,8 +108,8 @@ template <class M>
 class EdgeRows {
   using Counts = EdgeCounts<M>;
   static constexpr int kElements = M::kElements;
-  static constexpr int kLanes = 1 << M::kLanesLog;  // along the features
-  static constexpr int kEdges = 32 / kLanes;        // side by side
+  static constexpr int kLanes = 1 << M::kLanesLog;   // along the features
+  static constexpr int kEdges = 32 / kLanes;         // side by side
   static constexpr int kSlots = M::kBatch * kEdges;  // edges of a step
   static constexpr int kSize = M::kSize;
   static constexpr int kPaddedSize = (kSize + 3) / 4 * 4;
@@ -130,22 +125,23 @@ class EdgeRows {
   // Whether the numbers of edges are read when they are used.
   static constexpr bool kReadsIds =
       Counts::all(EdgeOutput::kEdge) + Counts::all(EdgeOutput::kEdgeNumber) +
-              Counts::all(EdgeOutput::kMappedEdge) > 0 ||
+              Counts::all(EdgeOutput::kMappedEdge) >
+          0 ||
       Counts::has(EdgeInput::kGatheredWinner) || Counts::has(EdgeInput::kRowWinner);
   // Whether copies find anything by them.
-  static constexpr bool kNeedsIds = kReadsIds || kSize > 0 || Counts::has(EdgeInput::kEdge) ||
-                                    Counts::has(EdgeInput::kEdgeNumber);
+  static constexpr bool kNeedsIds =
+      kReadsIds || kSize > 0 ||
+      Counts::has(EdgeInput::kEdge) || Counts::has(EdgeInput::kEdgeNumber);
   // Whether lanes read what others have copied.
   static constexpr bool kShares = kSize + kNumbers + kRowNumbers + kReadsIds > 0;
-  // A stage: row vectors, vectors of each of the edges that a lane takes, numbers of the row, and of
-  // all edges behind the map, one by one, and by which they are called.
+  // A stage: row vectors, vectors of each of the edges that a lane takes, numbers of the row, and
+  // of all edges behind the map, one by one, and by which they are called.
   static constexpr uint32_t kEdgesAt = 512 * kRowVectors;
   static constexpr uint32_t kRowNumbersAt = kEdgesAt + 512 * kVectors * M::kBatch;
   static constexpr uint32_t kMappedAt = kRowNumbersAt + (4 * kRowNumbers + 15) / 16 * 16;
   static constexpr uint32_t kNumbersAt = kMappedAt + 4 * kPaddedSize * kSlots;
   static constexpr uint32_t kIdsAt = kNumbersAt + 4 * kNumbers * kSlots;
-  static constexpr uint32_t kStageBytes =
-      (kIdsAt + (kReadsIds ? 4 * kSlots : 0) + 15) / 16 * 16;
+  static constexpr uint32_t kStageBytes = (kIdsAt + (kReadsIds ? 4 * kSlots : 0) + 15) / 16 * 16;
   static_assert(kSlots <= 32, "a lane reads the number of one edge of a step");
   static_assert(kEdgeWarps * M::kStages * kStageBytes == M::kRingBytes, "as Python allocates it");
 
@@ -465,8 +461,7 @@ class EdgeRows {
     float in[M::kInputs][kElements];
     float mapped[at_least_one(kPaddedSize)];
     const uint32_t vectors = stage + kEdgesAt + 512 * kVectors * i + 16 * lane_;
-    const int id =
-        kReadsIds ? static_cast<int>(load_shared_word(stage + kIdsAt + 4 * slot)) : 0;
+    const int id = kReadsIds ? static_cast<int>(load_shared_word(stage + kIdsAt + 4 * slot)) : 0;
 #pragma unroll
     for (int s = 0; s < kPaddedSize; s += 4) {
       uint32_t words[4];
@@ -717,8 +712,7 @@ class EdgeRows {
 #pragma unroll
         for (int k = 0; k < kExtremes; ++k) {
           to[place(kSums + 2 * k, e)] = best_[k][e];
-          to[place(kSums + 2 * k + 1, e)] =
-              __uint_as_float(static_cast<uint32_t>(where_[k][e]));
+          to[place(kSums + 2 * k + 1, e)] = __uint_as_float(static_cast<uint32_t>(where_[k][e]));
         }
       }
     }
@@ -786,8 +780,7 @@ class EdgeRows {
       if (!M::kIs16Bits || to.is_float) {
         reinterpret_cast<float*>(start)[first + e] = value[e];
       } else {
-        reinterpret_cast<uint16_t*>(start)[first + e] =
-            static_cast<uint16_t>(pair(value[e], 0.0f));
+        reinterpret_cast<uint16_t*>(start)[first + e] = static_cast<uint16_t>(pair(value[e], 0.0f));
       }
     }
   }
@@ -828,16 +821,17 @@ class EdgeRows {
   char* memory_ = launched_shared();
   int lane_;
   int edge_;
-  int chunk_;     // of all features
-  int valid_;     // features from the lane's first on
-  bool is_own_;   // it has any
+  int chunk_;    // of all features
+  int valid_;    // features from the lane's first on
+  bool is_own_;  // it has any
   uint32_t offset_;
   int64_t warp_;
   float fixed_[M::kInputs][kElements];  // what all edges, or those of a row, share
   float map_[at_least_one(kSize)][kElements];
   float sums_[at_least_one(kSums)][kElements];
   float best_[at_least_one(kExtremes)][kElements];
-  int where_[at_least_one(kExtremes)][kElements];  // the edge, counted from the row's or part's first
+  int where_[at_least_one(kExtremes)]
+            [kElements];  // the edge, counted from the row's or part's first
   float numbers_[at_least_one(kOutNumbers)];
   float vectors_[at_least_one(kOutVectors)][kElements];
   float weights_[at_least_one(kHasWeights ? kSize : 0)][kElements];
