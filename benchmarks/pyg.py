@@ -10,7 +10,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
-from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv, SparseAttention
+from gnnsparse.nn import (
+    AGNNConv,
+    GATConv,
+    GatedGCNConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GINEConv,
+    ResGatedGraphConv,
+    SAGEConv,
+    SparseAttention,
+)
 from models.exphormer import CLAMP, TypedAttention
 from models.patterns import Pattern
 
@@ -96,6 +107,47 @@ class PygTypedAttention(torch.nn.Module):
         return out
 
 
+class PygGatedGCN(torch.nn.Module):
+    """GatedGCNConv by rows for each edge and PyG's sum, as PyG has no layer with features of edges as result.
+
+    Args:
+        conv: the layer whose parameters are taken.
+    """
+
+    def __init__(self, conv: GatedGCNConv) -> None:
+        super().__init__()
+        self.residual, self.dropout = conv.residual, conv.dropout
+        for name, child in conv.named_children():
+            self.add_module(name, child)
+        self.norms = conv.bn_node_h, conv.bn_node_e  # of which None is no child
+
+    def forward(
+        self, x: torch.Tensor, edge_index: torch.Tensor, edge_attr: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the new features of nodes and of edges."""
+        from torch_geometric.utils import scatter
+
+        source, target = edge_index
+        edges = self.D(x)[source] + self.E(x)[target]
+        if edge_attr is not None:
+            edges = edges + self.C(edge_attr)
+        gates = torch.sigmoid(edges)
+        total, of_gates = (
+            scatter(rows, target, dim_size=len(x), reduce="sum")
+            for rows in (gates * self.B(x)[source], gates)
+        )
+        nodes = self.A(x) + total / (of_gates + 1e-6)
+        return self._behind(nodes, self.norms[0], x), self._behind(edges, self.norms[1], edge_attr)
+
+    def _behind(
+        self, rows: torch.Tensor, norm: torch.nn.Module | None, before: torch.Tensor | None
+    ) -> torch.Tensor:
+        rows = F.relu(rows if norm is None else norm(rows))
+        if self.residual and before is not None and before.shape == rows.shape:
+            rows = before + rows
+        return F.dropout(rows, self.dropout, self.training)
+
+
 def _heads(conv: Any) -> dict[str, Any]:
     return {"heads": conv.heads, "concat": conv.concat, "dropout": conv.dropout}
 
@@ -109,17 +161,28 @@ _TWINS: dict[type[torch.nn.Module], Callable[[Any, Any], torch.nn.Module]] = {
     GINConv: lambda pyg, conv: pyg.GINConv(
         copy.deepcopy(conv.nn), conv.initial_eps, isinstance(conv.eps, torch.nn.Parameter)
     ),
+    GINEConv: lambda pyg, conv: pyg.GINEConv(
+        copy.deepcopy(conv.nn), conv.initial_eps, isinstance(conv.eps, torch.nn.Parameter), conv.edge_dim
+    ),
+    ResGatedGraphConv: lambda pyg, conv: pyg.ResGatedGraphConv(
+        conv.in_channels, conv.out_channels, conv.act, conv.edge_dim, conv.root_weight, conv.bias is not None
+    ),
     SAGEConv: lambda pyg, conv: pyg.SAGEConv(conv.in_channels, conv.out_channels),
+}
+#: Class of a layer that PyG lacks -> one of PyG's functions, which takes the parameters.
+_WRAPPERS: dict[type[torch.nn.Module], Callable[[Any], torch.nn.Module]] = {
+    GatedGCNConv: PygGatedGCN,
+    SparseAttention: PygAttention,
+    TypedAttention: PygTypedAttention,
 }
 
 
 def _twin(conv: torch.nn.Module) -> torch.nn.Module:
     import torch_geometric.nn as pyg
 
-    if isinstance(conv, SparseAttention):
-        return PygAttention(conv)
-    if isinstance(conv, TypedAttention):
-        return PygTypedAttention(conv)
+    for kind, wrapper in _WRAPPERS.items():
+        if isinstance(conv, kind):
+            return wrapper(conv)
     twin = _TWINS[type(conv)](pyg, conv)
     twin.load_state_dict(conv.state_dict())
     return twin
@@ -130,7 +193,7 @@ def with_pyg_layers(model: Model) -> Model:
 
     The model's adjacency is then an edge_index without repeats.
     """
-    kinds = (*_TWINS, SparseAttention, TypedAttention)
+    kinds = (*_TWINS, *_WRAPPERS)
     with torch.random.fork_rng(devices=[]):  # what PyG draws is replaced
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
