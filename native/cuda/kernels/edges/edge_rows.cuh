@@ -521,22 +521,22 @@ class EdgeRows {
                                        const float (&mapped)[at_least_one(kPaddedSize)], int id,
                                        int number, bool has) {
     constexpr EdgeOutput kKind = M::output(k);
-    constexpr int kOwn = Counts::outputs(kKind, k);
+    constexpr int kPlace = Counts::outputs(kKind, k);
     if constexpr (kKind == EdgeOutput::kSum) {
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) sums_[kOwn][e] += value[e];
+      for (int e = 0; e < kElements; ++e) sums_[kPlace][e] += value[e];
     } else if constexpr (Counts::is_extreme(kKind)) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        if ((kFull || has) && is_better<kOwn>(value[e], best_[kOwn][e], where_[kOwn][e])) {
-          best_[kOwn][e] = value[e];
-          where_[kOwn][e] = number;
+        if ((kFull || has) && is_better<kPlace>(value[e], best_[kPlace][e], where_[kPlace][e])) {
+          best_[kPlace][e] = value[e];
+          where_[kPlace][e] = number;
         }
       }
     } else if constexpr (kKind == EdgeOutput::kEdge) {
       if ((kFull || has) && is_own_) write(p_.outputs[k], id, value);
     } else if constexpr (kKind == EdgeOutput::kRowNumber) {
-      numbers_[kOwn] += sum_of(value);
+      numbers_[kPlace] += sum_of(value);
     } else if constexpr (kKind == EdgeOutput::kEdgeNumber) {
       float sum[1] = {sum_of(value)};
       fold<1>(sum);
@@ -545,7 +545,7 @@ class EdgeRows {
       }
     } else if constexpr (kKind == EdgeOutput::kVector) {
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) vectors_[kOwn][e] += value[e];
+      for (int e = 0; e < kElements; ++e) vectors_[kPlace][e] += value[e];
     } else if constexpr (kKind == EdgeOutput::kMappedEdge) {
       constexpr int kPower = power_of_two(at_least_one(kSize));
       float sums[kPower];
@@ -733,19 +733,19 @@ class EdgeRows {
   __device__ __forceinline__ void write_row(int row) const {
     for_each<M::kOutputs>([&](auto k) {
       constexpr EdgeOutput kKind = M::output(k);
-      constexpr int kOwn = Counts::outputs(kKind, k);
+      constexpr int kPlace = Counts::outputs(kKind, k);
       if constexpr (kKind == EdgeOutput::kSum) {
-        if (is_own_) write(p_.outputs[k], row, sums_[kOwn]);
+        if (is_own_) write(p_.outputs[k], row, sums_[kPlace]);
       } else if constexpr (Counts::is_extreme(kKind)) {
         if (!is_own_) return;
-        write(p_.outputs[k], row, best_[kOwn]);
+        write(p_.outputs[k], row, best_[kPlace]);
         int32_t* to = p_.outputs[k].winners + int64_t{row} * p_.width + chunk_ * kElements;
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
-          if (is_real(e)) to[e] = where_[kOwn][e];
+          if (is_real(e)) to[e] = where_[kPlace][e];
         }
       } else if constexpr (kKind == EdgeOutput::kRowNumber) {
-        if (lane_ == 0) block_of(p_.outputs[k], p_.rows)[row] = numbers_[kOwn];
+        if (lane_ == 0) block_of(p_.outputs[k], p_.rows)[row] = numbers_[kPlace];
       }
     });
   }
@@ -797,9 +797,9 @@ class EdgeRows {
     for_each<M::kOutputs>([&](auto k) {
       float* to = reinterpret_cast<float*>(p_.outputs[k].data);
       if constexpr (M::output(k) == EdgeOutput::kVector) {
-        constexpr int kOwn = Counts::outputs(EdgeOutput::kVector, k);
-        add_over_edges(vectors_[kOwn]);
-        write_sum(to + warp_ * p_.width, vectors_[kOwn]);
+        constexpr int kPlace = Counts::outputs(EdgeOutput::kVector, k);
+        add_over_edges(vectors_[kPlace]);
+        write_sum(to + warp_ * p_.width, vectors_[kPlace]);
       } else if constexpr (M::output(k) == EdgeOutput::kMappedWeight) {
 #pragma unroll
         for (int s = 0; s < kSize; ++s) {
