@@ -37,6 +37,8 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "SAGE": lambda: pyg.SAGEConv(WIDTH, WIDTH),
     "APPNP": lambda: pyg.APPNP(10, 0.1),
     "GAT": lambda: pyg.GATConv(WIDTH, WIDTH // 4, heads=4),
+    "GINE": lambda: pyg.GINEConv(torch.nn.Linear(WIDTH, WIDTH), edge_dim=EDGE_DIM),
+    "ResGated": lambda: pyg.ResGatedGraphConv(WIDTH, WIDTH),
 }
 CONVS: dict[str, Callable[[], Any]] = {
     "GCN": lambda: pyg.GCNConv(CHANNELS, CHANNELS),
@@ -72,21 +74,22 @@ _WARMUP = 15
 CORA = (2708, 10556)
 
 
-def layers(repeats: int) -> Iterator[dict[str, Any]]:
+def layers(repeats: int, names: list[str]) -> Iterator[dict[str, Any]]:
     """Forward and backward of one layer on the CPU, PyG's and accelerated."""
     cpu = torch.device("cpu")
     generator = torch.Generator(device=cpu).manual_seed(0)
     edge_index = torch.randint(0, NODES, (2, EDGES), generator=generator, device=cpu)
     x = torch.randn(NODES, WIDTH, generator=generator, device=cpu).requires_grad_()
-    for name, make in LAYERS.items():
-        plain = make()
+    for name in names:
+        plain = LAYERS[name]()
         models = {"pyg": plain, "accelerated": interop.accelerate(copy.deepcopy(plain))}
+        more = [MORE[name](EDGES, cpu)] if name in MORE else []
         found = {"layer": name, "nodes": NODES, "edges": EDGES, "width": WIDTH}
         for kind, model in models.items():
 
-            def step(model: Any = model) -> None:
+            def step(model: Any = model, more: list[torch.Tensor] = more) -> None:
                 model.zero_grad(set_to_none=True)
-                model(x, edge_index).sum().backward()
+                model(x, edge_index, *more).sum().backward()
 
             found[f"{kind}_ms"] = measure(step, cpu, repeats=repeats).median
         yield {**found, "ratio": found["pyg_ms"] / found["accelerated_ms"]}
@@ -163,7 +166,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--parts", nargs="+", default=None, choices=["layers", "steps"])
-    parser.add_argument("--layers", nargs="+", default=list(CONVS), choices=list(CONVS), help="of the steps")
+    parser.add_argument("--layers", nargs="+", default=[*CONVS, "APPNP"], choices=[*CONVS, "APPNP"])
     graphs = ["arxiv_like", "cora_like"]
     parser.add_argument("--graphs", nargs="+", default=graphs, choices=graphs, help="of the steps")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS), help="of the steps")
@@ -174,8 +177,9 @@ def main() -> None:
     results: dict[str, Any] = {**describe_environment(device)}
     for part in parts:
         results[part] = []
-        chosen = arguments.layers, arguments.graphs, arguments.kinds
-        for row in layers(arguments.repeats) if part == "layers" else steps(device, *chosen):
+        chosen = [name for name in arguments.layers if name in CONVS], arguments.graphs, arguments.kinds
+        on_cpu = [name for name in arguments.layers if name in LAYERS]
+        for row in layers(arguments.repeats, on_cpu) if part == "layers" else steps(device, *chosen):
             print(row, flush=True)
             results[part].append(row)
     if arguments.out is not None:
