@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from gnnsparse.testing import assert_all_accurate, in_float64
 from tests.helpers import ROUNDING
@@ -213,6 +215,75 @@ def test_what_changes_later_is_seen(change: str) -> None:
     want = theirs(*given)
     close(ours(*given), want)
     assert sum(used(ours).values()) == 1 + is_ours, str(interop.report(ours))
+
+
+def compiled(layer: Any, **options: Any) -> tuple[Any, Callable[[], list[bool]]]:
+    """A layer behind torch.compile, and what says of each graph whether it has the edges' operator."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    run = torch.compile(layer, fullgraph=True, backend=counter, **options)
+    return run, lambda: ["gnnsparse.pyg_edges(" in graph.code for graph in counter.graphs]
+
+
+#: Of `LAYERS`, and whether sources and targets are other nodes.
+COMPILED = [
+    ("GINEConv", True), ("ResGatedGraphConv with edges", False), ("CGConv without edges", True),
+    ("FiLMConv of relations", False), ("FAConv", False), ("GENConv", True), ("GENConv of several", False),
+    ("PNAConv with edges", False), ("GeneralConv", False), ("LEConv", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "pair"), COMPILED)
+def test_compiled(name: str, pair: bool) -> None:
+    """Outputs and gradients are those of the eager layer, for two graphs of which one compiles it."""
+    case, extras, _ = LAYERS[name]
+    torch.manual_seed(0)
+    plain, ours = both(made(name.partition(" ")[0], case))
+    eager = copy.deepcopy(ours)
+    run, graphs = compiled(ours, dynamic=True)
+    counts = []
+    for count in (90, 130):
+        edges = edges_of(SOURCES, TARGETS if pair else SOURCES, count)
+        tensors = inputs(edges)
+        got, same, want = (results(layer, tensors, edges, extras, pair) for layer in (run, eager, plain))
+        for one, other, theirs in zip(got, same, want, strict=True):
+            assert torch.allclose(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+            # A deviation that is a root of a difference magnifies the roundings of both.
+            assert torch.allclose(one, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()))
+        counts.append(len(graphs()))
+    assert graphs()[-1]
+    assert counts[0] == counts[1], "the second graph was compiled anew"
+
+
+@pytest.mark.parametrize("change", [change for change in CHANGES if change != "a hook"])
+def test_compiled_layers_see_changes(change: str) -> None:
+    """A change compiles the layer anew, or leaves it to PyG. Of hooks torch.compile itself sees none."""
+    theirs, ours, given = both_with_inputs()
+    run, graphs = compiled(ours)
+    close(run(*given), theirs(*given))
+    assert graphs() == [True]
+    change_it, is_ours = CHANGES[change]
+    for layer in (theirs, ours):
+        torch.manual_seed(3)
+        change_it(layer)
+    close(run(*given), theirs(*given))
+    assert graphs()[-1] is is_ours
+
+
+def test_compiled_layers_of_pyg() -> None:
+    """Hooks and dropout leave a layer to PyG; a graph without edges does not."""
+    for change in (_with_hook, lambda layer: layer.train()):
+        theirs, ours, given = both_with_inputs()
+        for layer in (theirs, ours):
+            change(layer)
+        run, graphs = compiled(ours)
+        assert run(*given).shape == theirs(*given).shape
+        assert graphs() == [False]
+    x, edges = torch.randn(SOURCES, WIDTH), torch.empty(2, 0, dtype=torch.int64)
+    theirs, ours = both(made("SAGEConv", of(*_BOTH, aggr="max")))
+    run, graphs = compiled(ours)
+    close(run(x, edges), theirs(x, edges))
+    assert graphs() == [True]
 
 
 def test_dropout_draws_as_pygs() -> None:

@@ -17,7 +17,13 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import FallbackError, precision_of
-from gnnsparse.interop.pyg.edge_aggregate import REDUCING, EdgeProduct, edge_call, reductions_of
+from gnnsparse.interop.pyg.edge_aggregate import (
+    REDUCING,
+    EdgeProduct,
+    edge_call,
+    edges_compiled,
+    reductions_of,
+)
 from gnnsparse.interop.pyg.graphs import Settings, check_eager, memo, raw
 from gnnsparse.interop.pyg.message import (
     Argument,
@@ -191,7 +197,9 @@ def unsuitable(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS, by_edges: bool
         for name, function in zip(_STEPS, steps, strict=True):
             if getattr(kind, name) is not function or name in own:
                 return f"it overrides `{name}`"
-    if _reduction_of(aggregation) is None and not (by_edges and reductions_of(aggregation)):
+    # What torch.compile traces asks for reductions later.
+    other = by_edges and (torch.compiler.is_compiling() or reductions_of(aggregation))
+    if _reduction_of(aggregation) is None and not other:
         return f"its aggregation is {aggregation}"
     if is_watched(aggregation):
         return "its aggregation has hooks"
@@ -232,7 +240,8 @@ def check_edges(edges: Any) -> torch.Tensor:
         layout = getattr(edges, "layout", torch.strided)
         form = type(edges).__name__ if layout == torch.strided else f"tensor of layout {layout}"
         raise FallbackError(f"the adjacency is a {form}")
-    if plain.shape[0] != 2 or plain.shape[1] == 0:
+    # What torch.compile traces may not know how many there are.
+    if plain.shape[0] != 2 or (not torch.compiler.is_compiling() and plain.shape[1] == 0):
         raise FallbackError("there are no edges")
     return plain
 
@@ -405,14 +414,22 @@ def has_code(of: Any, name: str, code: Any) -> bool:
 
 def is_plain_compiled(layer: Any, of: Any = MessagePassing, steps: tuple[Any, ...] = _PLAIN_STEPS) -> bool:
     """Return whether all between `propagate` and the sum is that of a class, while torch.compile traces."""
-    if layer._explain or layer._decomposed_layers != 1 or unsuitable(layer, steps) is not None:
+    if not _is_plain_around(layer, of, steps) or _reduction_of(layer.aggr_module) is None:
         return False
     kind = next(kind for kind in REDUCTIONS if isinstance(layer.aggr_module, kind))
+    return has_code(layer.aggr_module, "forward", kind.forward.__code__) and has_code(
+        layer.aggr_module, "reduce", kind.reduce.__code__
+    )
+
+
+def _is_plain_around(layer: Any, of: Any = MessagePassing, steps: tuple[Any, ...] = _PLAIN_STEPS) -> bool:
+    """Return `is_plain_compiled` of a layer whatever its aggregation is."""
+    if layer._explain or layer._decomposed_layers != 1 or any(getattr(layer, name) for name in _HOOKS):
+        return False
     return (
-        has_code(layer, "aggregate", of.aggregate.__code__)
+        unsuitable(layer, steps, by_edges=True) is None
+        and has_code(layer, "aggregate", of.aggregate.__code__)
         and has_code(layer, "update", of.update.__code__)
-        and has_code(layer.aggr_module, "forward", kind.forward.__code__)
-        and has_code(layer.aggr_module, "reduce", kind.reduce.__code__)
     )
 
 
@@ -432,8 +449,17 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
     """Compute `propagate` while torch.compile traces by an operator that finds its operand when it runs."""
     if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor) or edges.layout != torch.strided:
         return NOTHING
-    if not is_plain_compiled(layer):
+    out = _product_compiled(layer, state, edges, size, given) if is_plain_compiled(layer) else NOTHING
+    if out is not NOTHING or not _is_plain_around(layer):
+        return out
+    try:
+        edges = check_edges(edges)
+        return edges_compiled(layer, state, edges, _sizes(layer, state, edges, size, given), given)
+    except FallbackError:
         return NOTHING
+
+
+def _product_compiled(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
     reduce = _reduction_of(layer.aggr_module)
     found = _compiled_message(layer, state, given, edges.shape[1])
     if found is None or reduce not in ("sum", "mean"):

@@ -1,9 +1,12 @@
-"""`propagate` of a layer whose message is elementwise: a function over edges, reduced as PyG does."""
+"""`propagate` of a layer whose message is elementwise: a function over edges, reduced as PyG does.
+
+torch.compile takes what was read of a layer for a constant, and watches all that it depends on. Operators
+find the operand of the edges when they run.
+"""
 
 from __future__ import annotations
 
 import math
-import types
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +14,14 @@ import torch
 from torch_geometric.nn import aggr
 
 from gnnsparse.interop.models import FallbackError, precision_of
-from gnnsparse.interop.pyg.edge_message import ANY, EdgeMessage, EdgeReader, edge_form_of, tensor_of
+from gnnsparse.interop.pyg.edge_message import (
+    ANY,
+    EdgeMessage,
+    EdgeReader,
+    attribute,
+    edge_form_of,
+    tensor_of,
+)
 from gnnsparse.interop.pyg.graphs import Settings, memo, raw
 from gnnsparse.interop.pyg.message import (
     ABSENT,
@@ -21,13 +31,17 @@ from gnnsparse.interop.pyg.message import (
     Form,
     NotShown,
     Reading,
+    is_constant,
     message_of,
 )
 from gnnsparse.nn.edges import EdgeRecipe
 from gnnsparse.nn.inputs import is_watched
-from gnnsparse.ops.edges.api import plan_of, run_plan
+from gnnsparse.ops.dispatch import register
+from gnnsparse.ops.edges.api import plan_of, run_plan, run_plan_by
+from gnnsparse.ops.edges.schema import edge_counts, register_functions
 from gnnsparse.ops.edges.trace import Form as TensorForm
-from gnnsparse.precision import PRECISIONS
+from gnnsparse.precision import PRECISIONS, Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 #: Methods of aggregations that PyG calls.
 REDUCING = (
@@ -150,19 +164,38 @@ class EdgeProduct:
         for name, (size, plan) in self.stored.items():
             value = run_plan(plan, operand, tensors, self.dtype)
             setattr(layer, name, value.reshape(-1, *size))
-        found = [part.reshape(part.shape[0], *message.sizes) for part in found]
-        if message.is_stacked:
-            count = len(reductions.names)
-            found = [torch.stack(found[i::count], dim=1) for i in range(count)]
-        joined = found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+        joined = _joined(found, message.sizes, message.is_stacked, len(reductions.names))
         if (scaler := reductions.scaler) is None:
             return joined
-        # PyG's own scaling, given what it would have aggregated.
-        stand_in = types.SimpleNamespace(
-            aggr=lambda *_: joined, assert_index_present=lambda *_: None, scaler=scaler.scaler,
-            avg_deg_log=scaler.avg_deg_log, avg_deg_lin=scaler.avg_deg_lin,
-        )  # fmt: skip
-        return type(scaler).forward(stand_in, None, raw(edges)[1], None, self.sizes[1], layer.node_dim)
+        return _scaled(scaler, joined, raw(edges)[1], self.sizes[1], layer.node_dim)
+
+
+def _joined(found: list[torch.Tensor], sizes: tuple[int, ...], is_stacked: bool, count: int) -> torch.Tensor:
+    """Return what `count` reductions side by side make of messages of these sizes."""
+    found = [part.reshape(part.shape[0], *sizes) for part in found]
+    if is_stacked:
+        found = [torch.stack(found[i::count], dim=1) for i in range(count)]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+
+
+class _Scaler:
+    """Stands for a DegreeScalerAggregation, given what it would have aggregated."""
+
+    def __init__(self, scaler: Any, joined: torch.Tensor) -> None:
+        self.scaler, self._joined = scaler.scaler, joined
+        self.avg_deg_log, self.avg_deg_lin = scaler.avg_deg_log, scaler.avg_deg_lin
+
+    def assert_index_present(self, index: torch.Tensor) -> None:
+        """Accept any."""
+
+    def aggr(self, *_: Any) -> torch.Tensor:
+        """Return what was aggregated."""
+        return self._joined
+
+
+def _scaled(scaler: Any, joined: torch.Tensor, index: torch.Tensor, targets: int, dim: int) -> torch.Tensor:
+    """Return PyG's own scaling of what was aggregated."""
+    return type(scaler).forward(_Scaler(scaler, joined), None, index, None, targets, dim)
 
 
 def edge_call(
@@ -174,16 +207,7 @@ def edge_call(
     if reading is None or not reading.holds(layer):
         reading = read_edges(layer, state.arguments, form)
         state.remember({(form, layer.training): reading})
-    tensors = [
-        part for a in state.arguments if a.source in given for value in [given[a.source]]
-        for part in (value if isinstance(value, (tuple, list)) else [value])
-        if isinstance(part, torch.Tensor)
-    ]  # fmt: skip
-    for tensor in tensors:
-        if tensor.is_floating_point() and tensor.dtype not in PRECISIONS:
-            raise FallbackError(f"features of dtype {tensor.dtype}")
-        if tensor.device != edges.device:
-            raise FallbackError("features and edges are on two devices")
+    dtypes = _dtypes_of(state.arguments, edges, given)
     if (message := reading.edges) is None:
         raise FallbackError(NO_PRODUCT)
     reductions = reductions_of(layer.aggr_module)
@@ -191,18 +215,44 @@ def edge_call(
         raise FallbackError(f"its aggregation is {layer.aggr_module}")
     if layer.node_dim not in (0, -message.dim):
         raise FallbackError("messages are not reduced along their first dimension")
-    dtypes = {t.dtype for t in tensors if t.is_floating_point()}
-    if len(dtypes) > 1 and not torch.is_autocast_enabled(edges.device.type):
-        raise FallbackError("features of dtypes that differ")
-    dtype = max(dtypes, key=lambda dtype: dtype.itemsize)
-    precision, cast = precision_of(state.settings.precision, torch.empty(0, dtype=dtype, device=edges.device))
+    precision, dtype = _precision_of(state.settings, dtypes, edges)
     return EdgeProduct(
         state.settings, reading, EdgeRecipe(False, precision), sizes, reductions,
         _plan(message, reductions),
         {name: (size, plan_of(message.part(v), "none")) for name, (size, v) in message.stored.items()},
-        cast or dtype,
+        dtype,
         f"aggregate_edges, {' '.join(reductions.names)}, {precision.value}",
     )  # fmt: skip
+
+
+def _dtypes_of(
+    arguments: tuple[Argument, ...], edges: torch.Tensor, given: dict[str, Any]
+) -> list[torch.dtype]:
+    """Return the floating-point dtypes of tensors, or raise FallbackError."""
+    dtypes: list[torch.dtype] = []
+    for value in [given[a.source] for a in arguments if a.source in given]:
+        for tensor in value if isinstance(value, (tuple, list)) else [value]:
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            if tensor.is_floating_point():
+                if tensor.dtype not in PRECISIONS:
+                    raise FallbackError(f"features of dtype {tensor.dtype}")
+                if tensor.dtype not in dtypes:
+                    dtypes.append(tensor.dtype)
+            if tensor.device != edges.device:
+                raise FallbackError("features and edges are on two devices")
+    return dtypes
+
+
+def _precision_of(
+    settings: Settings, dtypes: list[torch.dtype], edges: torch.Tensor
+) -> tuple[Precision, torch.dtype]:
+    """Return the precision of a function of features of these dtypes, and the dtype of its results."""
+    if len(dtypes) > 1 and not torch.is_autocast_enabled(edges.device.type):
+        raise FallbackError("features of dtypes that differ")
+    dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
+    precision, cast = precision_of(settings.precision, torch.empty(0, dtype=dtype, device=edges.device))
+    return precision, cast or dtype
 
 
 def _plan(message: EdgeMessage, reductions: Reductions) -> Any:
@@ -210,3 +260,137 @@ def _plan(message: EdgeMessage, reductions: Reductions) -> Any:
     if reductions.shape is not None:
         by = TensorForm.of("temperature", by.t)
     return plan_of(message.repeated(len(reductions.names)), reductions.names * len(message.results), by)
+
+
+# What torch.compile traces.
+
+
+def _watch_module(module: torch.nn.Module, path: tuple[str, ...], watch: dict[str, list[Any]]) -> None:
+    """Add a module to what is watched: its class, the constants in it, and its parts."""
+    watch["kinds"].append((path, type(module), len(module._modules)))
+    for name in ("forward", "reduce"):
+        if (function := getattr(type(module), name, None)) is not None:
+            watch["codes"].append((path, name, function.__code__))
+    own = {k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training"}
+    watch["values"] += [(path, k, v) for k, v in own.items() if is_constant(v)]
+    watch["values"] += [(path, k, None) for k, v in module._parameters.items() if v is None]
+    for name, part in module._modules.items():
+        if part is not None:
+            _watch_module(part, (*path, name), watch)
+
+
+def _basis(layer: Any, reading: Reading) -> Any:
+    """Return what a reading and the aggregation depend on, for `_is_unchanged`; None: it can't be watched."""
+    watch: dict[str, list[Any]] = {
+        "kinds": [],
+        "codes": [((), "message", reading.code)],
+        "values": [],
+        "has": [],
+    }
+    for where, name, value in reading.reads:
+        *inner, kind = where if type(where) is tuple else (where,)
+        if kind == "method":
+            watch["codes"].append(((), name, value))
+        elif kind == "has":
+            watch["has"].append((name, value))
+        elif kind == "layer" and is_constant(value):
+            watch["values"].append(((), name, value))
+        elif kind == "layer":
+            # A parameter is an input of what is compiled, and watched as all of them.
+            if isinstance(part := getattr(layer, name), torch.nn.Module):
+                _watch_module(part, (name,), watch)
+        elif is_constant(value):
+            path = tuple(inner) or ("message",)
+            function = attribute(layer, path)
+            defaults = function.__defaults__ or ()
+            if kind != "default" or function.__kwdefaults__ or not all(map(is_constant, defaults)):
+                return None  # of a module, say
+            watch["values"].append((path, "__defaults__", defaults))
+    _watch_module(layer.aggr_module, ("aggr_module",), watch)
+    # Types by their names: torch.compile can't compare those of Python in a constant.
+    values = tuple((path, name, type(value).__name__, value) for path, name, value in watch["values"])
+    return tuple(watch["kinds"]), tuple(watch["codes"]), values, tuple(watch["has"])
+
+
+def _read_compiled(layer: Any, form: Form) -> Any:
+    """Read what a call computes, in types that torch.compile takes for constants; None: nothing known."""
+    reading = read_edges(layer, layer._gnnsparse.arguments, form)
+    message, reductions = reading.edges, reductions_of(layer.aggr_module)
+    basis = None if message is None or reductions is None else _basis(layer, reading)
+    if message is None or reductions is None or basis is None:
+        return None
+    paths = {module: tuple(name.split(".")) for name, module in layer.named_modules()}
+    return (
+        basis, _plan(message, reductions), tuple(message.made_of.items()),
+        tuple((name, size, plan_of(message.part(v), "none")) for name, (size, v) in message.stored.items()),
+        message.dim, message.sizes, message.is_stacked, len(reductions.names),
+        None if reductions.shape is None else paths[reductions.temperature], reductions.scaler is not None,
+    )  # fmt: skip
+
+
+# As in gnnsparse.ops.edges.api: it is called once, while torch.compile traces.
+_read_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _is_unchanged(layer: Any, basis: Any) -> bool:
+    """Return whether all is as it was read. It was read now: torch.compile guards what is compared."""
+    kinds, codes, values, has = basis
+    for path, kind, count in kinds:
+        module = attribute(layer, path)
+        if type(module) is not kind or len(module._modules) != count or is_watched(module):
+            return False
+    for path, name, code in codes:
+        if getattr(getattr(attribute(layer, path), name), "__code__", None) is not code:
+            return False
+    for path, name, kind, value in values:
+        now = getattr(attribute(layer, path), name)
+        if type(now).__name__ != kind or now != value:
+            return False
+    return all(hasattr(layer, name) == value for name, value in has)
+
+
+def edges_compiled(
+    layer: Any, state: Any, edges: torch.Tensor, sizes: tuple[int, int], given: dict[str, Any]
+) -> torch.Tensor:
+    """Compute `propagate` while torch.compile traces, or raise FallbackError."""
+    found = _read_compiled(layer, edge_form_of(layer, state.arguments, given, edges.shape[1]))
+    if found is None:
+        raise FallbackError(NO_PRODUCT)
+    basis, plan, made_of, stored, dim, shape, is_stacked, count, temperature, is_scaled = found
+    if not _is_unchanged(layer, basis) or layer.node_dim not in (0, -dim):
+        raise FallbackError(NO_PRODUCT)
+    precision, dtype = _precision_of(state.settings, _dtypes_of(state.arguments, edges, given), edges)
+    tensors = {name: tensor_of(of, layer, given) for name, of in made_of}
+    if temperature is not None:
+        tensors["temperature"] = attribute(layer, temperature).t
+    where = edges, *sizes, precision.value
+
+    def run(text: str, of: Any, result: torch.dtype) -> Any:
+        return torch.ops.gnnsparse.pyg_edges(list(of), *where, text, result)
+
+    def counts(like: torch.Tensor) -> torch.Tensor:
+        return torch.ops.gnnsparse.pyg_edge_counts(*where)
+
+    for name, size, plan_of_it in stored:
+        value = run_plan_by(plan_of_it, tensors, dtype, precision.storage, run, counts)
+        setattr(layer, name, value.reshape(-1, *size))
+    results = run_plan_by(plan, tensors, dtype, precision.storage, run, counts)
+    joined = _joined(results, shape, is_stacked, count)
+    return _scaled(layer.aggr_module, joined, edges[1], sizes[1], layer.node_dim) if is_scaled else joined
+
+
+def _operand(edges: torch.Tensor, sources: int, targets: int, precision: str) -> SparseOperand:
+    recipe = EdgeRecipe(False, Precision.parse(precision))
+    return memo.adjacency(edges, recipe, (sources, targets), False).operand
+
+
+_PLACE = "Tensor edge_index, SymInt sources, SymInt targets, str precision"
+register_functions(
+    "pyg_edges", _PLACE, _operand, lambda edges, sources, targets, _: (targets, edges.shape[1])
+)
+register(
+    f"pyg_edge_counts({_PLACE}) -> Tensor",
+    # A copy: compiled code may write into what an operator returns.
+    lambda edges, *where: edge_counts(_operand(edges, *where), edges, inverse=True).clone(),
+    lambda edges, sources, targets, _: edges.new_empty((targets, 1), dtype=torch.float32),
+)

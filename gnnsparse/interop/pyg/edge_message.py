@@ -186,13 +186,18 @@ def _form_of(node_dim: int, argument: Argument, given: dict[str, Any], edges: in
         value = value[side == "target"] if len(value) == 2 else ...
     if is_constant(value):
         return "constant", type(value), value
-    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.dtype not in PRECISIONS:
+    # Tracing puts subclasses of Tensor in.
+    is_tensor = isinstance(value, torch.Tensor) and torch.compiler.is_compiling()
+    if not is_tensor and type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return OPAQUE
+    if value.dtype not in PRECISIONS:
         return OPAQUE
     if value.layout != torch.strided or value.dim() not in (1, 2, 3):
         return OPAQUE
     if value.shape[0] != edges if side == "edge" else node_dim not in (0, -value.dim()):
         return OPAQUE
-    return "rows", side, *value.shape[1:]
+    # Sizes that torch.compile takes for variable are fixed by index().
+    return "rows", side, *[operator.index(size) for size in value.shape[1:]]
 
 
 def tensor_of(source: Source, layer: Any, given: dict[str, Any]) -> torch.Tensor:
@@ -207,13 +212,13 @@ def tensor_of(source: Source, layer: Any, given: dict[str, Any]) -> torch.Tensor
     if how == "columns":
         return tensor_of(of[0], layer, given)[:, of[1] : of[2]]
     if how == "parameter":
-        tensor = _attribute(layer, of[0])
+        tensor = attribute(layer, of[0])
         return tensor.reshape(-1)
     if how == "bias":
-        return _attribute(layer, of[0]).bias
+        return attribute(layer, of[0]).bias
     if how == "weight":
         path, start, stop = of
-        weight = _attribute(layer, path).weight
+        weight = attribute(layer, path).weight
         return weight if (start, stop) == (0, weight.shape[1]) else weight[:, start:stop]
     if how == "linear":
         return F.linear(*(tensor_of(part, layer, given) for part in of))
@@ -227,7 +232,8 @@ def tensor_of(source: Source, layer: Any, given: dict[str, Any]) -> torch.Tensor
     return found
 
 
-def _attribute(layer: Any, path: tuple[str, ...]) -> Any:
+def attribute(layer: Any, path: tuple[str, ...]) -> Any:
+    """Return the part of a layer at a path."""
     return functools.reduce(getattr, path, layer)
 
 

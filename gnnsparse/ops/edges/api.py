@@ -212,6 +212,7 @@ class _Aggregation:
 
 
 _Plan = tuple[Any, ...]
+_Run = Callable[[str, Sequence[torch.Tensor], torch.dtype], Sequence[torch.Tensor]]
 
 
 def plan_of(message: Message, reduce: str | Sequence[str], temperature: float | Form = 1.0) -> _Plan:
@@ -223,29 +224,49 @@ def run_plan(
     plan: _Plan, operand: SparseOperand, arguments: dict[str, torch.Tensor], dtype: torch.dtype
 ) -> Any:
     """Return the results of an aggregation, in a dtype."""
+    run, counts = functools.partial(run_text, operand), functools.partial(edge_counts, operand, inverse=True)
+    return run_plan_by(plan, arguments, dtype, operand.precision.storage, run, counts)
+
+
+def run_plan_by(
+    plan: _Plan, arguments: dict[str, torch.Tensor], dtype: torch.dtype, storage: torch.dtype, run: _Run,
+    counts: Callable[[torch.Tensor], torch.Tensor],
+) -> Any:  # fmt: skip
+    """Return the results of an aggregation by what runs its functions.
+
+    Args:
+        plan: see `plan_of`.
+        arguments: see `run_plan`.
+        dtype: of the results.
+        storage: dtype of features in the functions.
+        run: runs the function of a text, given tensors and the dtype of results, as `run_text` does.
+        counts: returns what each target's sum is multiplied by for a mean, float32 [targets, 1], given any
+            tensor on the device.
+    """
     is_one, is_plain, text, parts, softmaxes, inputs, source_of_map, has_temperature = plan
-    storage = operand.precision.storage
     tensors = [_stored(side, form, tensor_of(source, arguments), storage) for side, form, source in inputs]
     maps = [] if source_of_map is None else [tensor_of(source_of_map, arguments).t().float()]
     results: Sequence[torch.Tensor] = ()
     if text is not None:
-        results = run_text(operand, text, [*tensors, *maps], storage if is_plain else torch.float32)
+        results = run(text, [*tensors, *maps], storage if is_plain else torch.float32)
     made = []
     for name, places in parts:
         if name == "softmax":
             more = [arguments["temperature"].float().reshape(-1)] if has_temperature else []
-            out = _softmax(operand, softmaxes[places[0]], [*tensors, *more], maps)
+            out = _softmax(run, softmaxes[places[0]], [*tensors, *more], maps, storage)
         else:
-            out = _made_of(operand, name, [results[place] for place in places])
+            out = _made_of(counts, name, [results[place] for place in places])
         made.append(out if out.dtype is dtype else out.to(dtype))
     return made[0] if is_one else made
 
 
-def _made_of(operand: SparseOperand, name: str, results: Sequence[torch.Tensor]) -> torch.Tensor:
+def _made_of(
+    counts: Callable[[torch.Tensor], torch.Tensor], name: str, results: Sequence[torch.Tensor]
+) -> torch.Tensor:
     """Return a reduction by name of what the kernel gave for it."""
     if name not in ("mean", "var", "std"):
         return results[0]
-    means = [result * edge_counts(operand, result, inverse=True) for result in results]
+    means = [result * counts(result) for result in results]
     if name == "mean":
         return means[0]
     variance = means[1] - means[0] * means[0]
@@ -257,13 +278,13 @@ def _made_of(operand: SparseOperand, name: str, results: Sequence[torch.Tensor])
 
 
 def _softmax(
-    operand: SparseOperand, texts: tuple[str, str], tensors: Sequence[torch.Tensor],
-    maps: Sequence[torch.Tensor],
+    run: _Run, texts: tuple[str, str], tensors: Sequence[torch.Tensor], maps: Sequence[torch.Tensor],
+    storage: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
     """Return the sums of messages weighted by their softmax, whose exponents are relative to the largest."""
     with torch.no_grad():
-        top = run_text(operand, texts[0], [*tensors, *maps], operand.precision.storage)[0]
-    total, weights = run_text(operand, texts[1], [*tensors, top, *maps], torch.float32)
+        top = run(texts[0], [*tensors, *maps], storage)[0]
+    total, weights = run(texts[1], [*tensors, top, *maps], torch.float32)
     return total / torch.where(weights > 0, weights, 1.0)
 
 

@@ -316,62 +316,76 @@ def run_text(
 # The operators, which torch.compile calls.
 
 
-def _fake(tensors: Tensors, operand: int, text: str, dtype: torch.dtype) -> list[torch.Tensor]:
-    function, of = function_from(text), dispatch.operand_at(operand)
-    width, edges = _width(function, tensors), of.num_edges
-    new = functools.partial(torch.empty, device=tensors[0].device)
-    results = [
-        new(edges if how == "edge" else of.shape[0], width, dtype=dtype) for how, _ in function.results
-    ]
-    winners = [how for how, _ in function.results if how in _WINNERS]
-    return [*results, *(new(of.shape[0], width, dtype=torch.int32) for _ in winners)]
+def register_functions(
+    name: str, place: str, found: Callable[..., SparseOperand], sizes: Callable[..., tuple[int, int]]
+) -> None:
+    """Register an operator of functions over edges, and one of their gradients, behind its name "_grad".
 
+    Args:
+        name: of the operator, which is called with the tensors, `place`, the function's text and the dtype.
+        place: the arguments that tell the operand, as a schema of torch.library has them.
+        found: returns the operand by these arguments.
+        sizes: returns the numbers of targets and of edges by them.
+    """
 
-def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    tensors, operand, ctx.text, _ = inputs
-    ctx.operand, ctx.count = operand, len(tensors)
-    ctx.needs = [t.requires_grad for t in tensors]
-    ctx.save_for_backward(*tensors, *output[len(function_from(ctx.text).results) :])
+    def run(tensors: Tensors, *where: Any) -> list[torch.Tensor]:
+        *where, text, dtype = where  # type: ignore[assignment]
+        return run_forward(found(*where), function_from(text), dtype, tensors)
 
+    def fake(tensors: Tensors, *where: Any) -> list[torch.Tensor]:
+        *where, text, dtype = where  # type: ignore[assignment]
+        function, (targets, edges) = function_from(text), sizes(*where)
+        new = functools.partial(tensors[0].new_empty, dtype=dtype)
+        width = _width(function, tensors)
+        results = [new((edges if how == "edge" else targets, width)) for how, _ in function.results]
+        winners = [how for how, _ in function.results if how in _WINNERS]
+        return [*results, *(new((targets, width), dtype=torch.int32) for _ in winners)]
 
-def _backward(ctx: Any, grads: Any) -> Any:
-    saved = list(ctx.saved_tensors)
-    tensors, winners = saved[: ctx.count], saved[ctx.count :]
-    given = [g.contiguous() for g in grads[: len(function_from(ctx.text).results)]]
-    found = torch.ops.gnnsparse.aggregate_edges_grad(
-        given, tensors, winners, ctx.operand, ctx.text, ctx.needs
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        tensors, *ctx.where, ctx.text, _ = inputs
+        ctx.count, ctx.needs = len(tensors), [t.requires_grad for t in tensors]
+        placed = [of for of in ctx.where if isinstance(of, torch.Tensor)]
+        ctx.where = [None if isinstance(of, torch.Tensor) else of for of in ctx.where]
+        ctx.save_for_backward(*placed, *tensors, *output[len(function_from(ctx.text).results) :])
+
+    def backward(ctx: Any, grads: Any) -> Any:
+        left = iter(alive(ctx.saved_tensors))
+        where = [next(left) if of is None else of for of in ctx.where]
+        saved = list(left)
+        given = [g.contiguous() for g in grads[: len(function_from(ctx.text).results)]]
+        run_grad = getattr(torch.ops.gnnsparse, f"{name}_grad")
+        tensors, winners = saved[: ctx.count], saved[ctx.count :]
+        grads = run_grad(given, tensors, winners, *where, ctx.text, ctx.needs)
+        of_tensors = [g if needed else None for g, needed in zip(grads, ctx.needs, strict=True)]
+        return of_tensors, *[None] * (len(where) + 2)
+
+    def run_grad(grads: Tensors, tensors: Tensors, winners: Tensors, *where: Any) -> list[torch.Tensor]:
+        *where, text, needs = where  # type: ignore[assignment]
+        got = run_backward(found(*where), function_from(text), tuple(needs), grads, tensors, winners)
+        return [
+            t.new_empty(0) if not needed else torch.zeros_like(t) if g is None else g.to(t.dtype)
+            for g, t, needed in zip(got, tensors, needs, strict=True)
+        ]
+
+    def fake_grad(grads: Tensors, tensors: Tensors, *rest: Any) -> list[torch.Tensor]:
+        return [t.new_empty(t.shape if needed else 0) for t, needed in zip(tensors, rest[-1], strict=True)]
+
+    dispatch.register(
+        f"{name}(Tensor[] tensors, {place}, str function, ScalarType dtype) -> Tensor[]",
+        run, fake, setup, backward,
+    )  # fmt: skip
+    lists = "Tensor[] grads, Tensor[] tensors, Tensor[] winners"
+    dispatch.register(
+        f"{name}_grad({lists}, {place}, str function, bool[] needs) -> Tensor[]", run_grad, fake_grad
     )
-    return [g if needed else None for g, needed in zip(found, ctx.needs, strict=True)], None, None, None
 
 
-def _run_grad(
-    grads: Tensors, tensors: Tensors, winners: Tensors, operand: int, text: str, needs: list[bool]
-) -> list[torch.Tensor]:
+def _sizes(operand: int) -> tuple[int, int]:
     of = dispatch.operand_at(operand)
-    found = run_backward(of, function_from(text), tuple(needs), grads, tensors, winners)
-    return [
-        t.new_empty(0) if not needed else torch.zeros_like(t) if g is None else g.to(t.dtype)
-        for g, t, needed in zip(found, tensors, needs, strict=True)
-    ]
+    return of.shape[0], of.num_edges
 
 
-dispatch.register(
-    "aggregate_edges(Tensor[] tensors, int operand, str function, ScalarType dtype) -> Tensor[]",
-    lambda tensors, operand, text, dtype: run_forward(
-        dispatch.operand_at(operand), function_from(text), dtype, tensors
-    ),
-    _fake,
-    _setup,
-    _backward,
-)
-dispatch.register(
-    "aggregate_edges_grad(Tensor[] grads, Tensor[] tensors, Tensor[] winners, int operand, str function, "
-    "bool[] needs) -> Tensor[]",
-    _run_grad,
-    lambda grads, tensors, winners, operand, text, needs: [
-        t.new_empty(t.shape if needed else 0) for t, needed in zip(tensors, needs, strict=True)
-    ],
-)
+register_functions("aggregate_edges", "int operand", dispatch.operand_at, _sizes)
 dispatch.register(
     "edge_counts(Tensor like, int operand, bool inverse) -> Tensor",
     # A copy: compiled code may write into what an operator returns.
