@@ -286,6 +286,20 @@ def test_compiled_layers_of_pyg() -> None:
     assert graphs() == [True]
 
 
+def test_compiled_under_autocast() -> None:
+    """The dtype of autocast is that of the operator, as of an eager call."""
+    _, ours = both(made("GINEConv", LAYERS["GINEConv"][0]))
+    run, graphs = compiled(ours)
+    tensors = inputs(edges := edges_of(SOURCES, SOURCES))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, want = (results(layer, tensors, edges, ("attr",), False) for layer in (run, ours))
+    for one, other in zip(got, want, strict=True):
+        assert one.dtype == other.dtype
+        close(one, other)
+    assert used(ours) == {"aggregate_edges, sum, bf16": 1}
+    assert graphs() == [True]
+
+
 def test_dropout_draws_as_pygs() -> None:
     theirs, ours, given = both_with_inputs()
     found = []
