@@ -106,8 +106,10 @@ def test_layers(name: str, pair: bool) -> None:
     for _ in range(2):
         got, plain = (results(layer, tensors, edges, extras, pair) for layer in (ours, theirs))
         assert [t.dtype for t in got] == [t.dtype for t in plain]
-        # A variance is a difference of squares, whose roundings are larger than those of a layer of sums.
-        assert_all_accurate(got, plain, exact, floor=64 * ROUNDING["fp32"])
+        # A variance is a difference of squares, whose roundings are larger by (mean / deviation)^2 of the
+        # messages; drawn anew, both layers have 20 to 180 roundings, either one more than the other.
+        floor = 256 if name.startswith("PNAConv") else 64
+        assert_all_accurate(got, plain, exact, floor=floor * ROUNDING["fp32"])
     assert all(what.startswith("aggregate_edges") for what in used(ours)), used(ours)
     assert sum(used(ours).values()) == 2
     assert left(ours) == ""
