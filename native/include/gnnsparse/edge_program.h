@@ -8,34 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "gnnsparse/edge_rows.h"
 #include "gnnsparse/types.h"
 
 namespace gnnsparse::cpu {
 
-enum class EdgeInput {
-  kGathered,
-  kRow,
-  kEdge,
-  kGatheredNumber,
-  kRowNumber,
-  kEdgeNumber,
-  kVector,
-  kVectorNumber,
-  kMapped,
-  kGatheredWinner,
-  kRowWinner
-};
-enum class EdgeOutput {
-  kSum,
-  kMax,
-  kMin,
-  kEdge,
-  kRowNumber,
-  kEdgeNumber,
-  kVector,
-  kMappedEdge,
-  kMappedWeight
-};
 enum class EdgeOperation {
   kConst,
   kNeg,
