@@ -7,8 +7,6 @@
 namespace gnnsparse::bindings {
 namespace {
 
-using cpu::EdgeInput;
-using cpu::EdgeOutput;
 
 // Reads the arguments, or the outputs, one after another; the list keeps the tensors.
 class Reader {
