@@ -7,7 +7,6 @@
 namespace gnnsparse::bindings {
 namespace {
 
-
 // Reads the arguments, or the outputs, one after another; the list keeps the tensors.
 class Reader {
  public:
