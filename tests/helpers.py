@@ -135,11 +135,13 @@ def assert_same_results(
     in_one: bool = True,
     floor: float | None = FLOOR,
     scales: list[torch.Tensor | None] | None = None,
+    rounded: bool = False,
 ) -> list[torch.Tensor]:
     """Compares `call(module, *inputs)` and all gradients of two modules; the second in float64 judges.
 
     Those of the parameters are compared as one vector if `in_one`: some are sums over all edges of terms that
-    cancel, that of TransformerConv's lin_key.bias to 0. Ours are returned.
+    cancel, that of TransformerConv's lin_key.bias to 0. `rounded`: what float32 makes of the computation is
+    allowed too, where rows may be divided by small lengths. Ours are returned.
     """
 
     def run(module: Any, given: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -149,11 +151,13 @@ def assert_same_results(
             of_parameters = [torch.cat([grad.flatten() for grad in of_parameters])]
         return others + of_parameters
 
+    def exactly() -> list[torch.Tensor]:
+        with in_float64(theirs):
+            return run(theirs, [x.double() for x in inputs])
+
     got, plain = run(ours, inputs), run(theirs, inputs)
-    with in_float64(theirs):
-        exact = run(theirs, [x.double() for x in inputs])
     assert [x.dtype for x in got] == [x.dtype for x in plain]
-    assert_all_accurate(got, plain, exact, floor=floor, scales=scales)
+    assert_all_accurate(got, plain, exactly if rounded else exactly(), floor=floor, scales=scales)
     return got
 
 

@@ -491,7 +491,12 @@ class LoadedModel:
 
     @property
     def takes_edge_features(self) -> bool:
-        """Whether the model is called with features of edges, as it was in its training."""
+        """Whether the model is called with features of edges, as it was in its training.
+
+        Models of edges have features of those that they classify, which are theirs alone.
+        """
+        if self.recipe.task not in ("node", "graph"):
+            return False
         had = self.edge_channels is not None or "edge_transform" in self.recipe.run.get("dataset", {})
         return had and not isinstance(self.module, EdgeModel) and takes_edge_features(self.module)
 

@@ -354,7 +354,8 @@ def dataset_of_graphs(graphs: Sequence[Any], *, edge_features: bool = False, **o
     Args:
         graphs: the graphs, on any device, with edge_index, x, y (a class, or numbers), and if there are such
             edge_weight, `split` ("train", "val" or "test") and a name (graph_id, id or name).
-        edge_features, options: those of `dataset_of_pyg`.
+        edge_features: the argument of `dataset_of_pyg`.
+        options: those of `dataset_of_pyg`.
 
     Returns:
         The data set, on the CPU.
