@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,19 +21,13 @@ from gnnsparse.sparse.operand import SparseOperand
 __all__ = ["InteractionBlock"]
 
 
-@fixed
-def _silu(p_i: Any, q_j: Any, r_ij: Any) -> Any:
-    return F.silu(p_i + q_j + r_ij)
+def _first(act: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return the message of the first layer, of its products with targets, sources and edges."""
 
+    def message(p_i: Any, q_j: Any, r_ij: Any) -> Any:
+        return act(p_i + q_j + r_ij)
 
-@fixed
-def _relu(p_i: Any, q_j: Any, r_ij: Any) -> Any:
-    return F.relu(p_i + q_j + r_ij)
-
-
-@fixed
-def _gelu(p_i: Any, q_j: Any, r_ij: Any) -> Any:
-    return F.gelu(p_i + q_j + r_ij)
+    return fixed(message)
 
 
 @fixed
@@ -43,7 +38,8 @@ def _updated(e_ij: Any, change_ij: Any) -> Any:
 
 #: Activations: the first layer of the edges' network with it, and the module for further layers.
 _ACTIVATIONS: dict[str, tuple[Any, type[torch.nn.Module]]] = {
-    "silu": (_silu, torch.nn.SiLU), "relu": (_relu, torch.nn.ReLU), "gelu": (_gelu, torch.nn.GELU),
+    "silu": (_first(F.silu), torch.nn.SiLU), "relu": (_first(F.relu), torch.nn.ReLU),
+    "gelu": (_first(F.gelu), torch.nn.GELU),
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from gnnsparse.patterns.read import Named, United, graph_of, make_pattern, text_
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import outside
+from gnnsparse.runtime.functorch import constant_when_traced, outside
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand, operand_of
@@ -49,16 +49,7 @@ _numbers = itertools.count()
 _all: weakref.WeakValueDictionary[int, Patterns] = weakref.WeakValueDictionary()
 
 
-def _constant(function: Callable[..., bool]) -> Callable[..., bool]:
-    """Make torch.compile run a function while it traces, and not look into it.
-
-    It is what torch.compiler.assume_constant_result does, a call of which imports the compiler for seconds.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
-
-
-@_constant
+@constant_when_traced
 def _make_while_tracing(number: int, *key: Any) -> bool:
     """Make an operand of the patterns with a number.
 
@@ -239,7 +230,7 @@ def _pairs(operand: SparseOperand) -> torch.Tensor:
     return found
 
 
-@_constant
+@constant_when_traced
 def _make_pairs_while_tracing(handle: int) -> bool:
     make_pairs(operand_of(handle))
     return True

@@ -74,6 +74,15 @@ def untraced(function: _Function) -> _Function:
     return call  # type: ignore[return-value]
 
 
+def constant_when_traced(function: _Function) -> _Function:
+    """Make torch.compile run a function while it traces, and take what it returns for a constant.
+
+    It is what torch.compiler.assume_constant_result does, a call of which imports the compiler for seconds.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 def materialised(t: torch.Tensor) -> torch.Tensor:
     """Return `t` with its numbers in memory, differentiably: negative views negated, zero tensors filled."""
     # While torch.compile traces, the dispatcher settles the arguments of registered operators.

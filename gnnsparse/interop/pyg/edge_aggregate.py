@@ -41,6 +41,7 @@ from gnnsparse.ops.edges.api import plan_of, run_plan, run_plan_by
 from gnnsparse.ops.edges.schema import edge_counts, register_functions
 from gnnsparse.ops.edges.trace import Form as TensorForm
 from gnnsparse.precision import PRECISIONS, Precision
+from gnnsparse.runtime.functorch import constant_when_traced
 from gnnsparse.sparse.operand import SparseOperand
 
 #: Methods of aggregations that PyG calls.
@@ -312,6 +313,7 @@ def _basis(layer: Any, reading: Reading) -> Any:
     return tuple(watch["kinds"]), tuple(watch["codes"]), values, tuple(watch["has"])
 
 
+@constant_when_traced
 def _read_compiled(layer: Any, form: Form) -> Any:
     """Read what a call computes, in types that torch.compile takes for constants; None: nothing known."""
     reading = read_edges(layer, layer._gnnsparse.arguments, form)
@@ -326,10 +328,6 @@ def _read_compiled(layer: Any, form: Form) -> Any:
         message.dim, message.sizes, message.is_stacked, len(reductions.names),
         None if reductions.shape is None else paths[reductions.temperature], reductions.scaler is not None,
     )  # fmt: skip
-
-
-# As in gnnsparse.ops.edges.api: it is called once, while torch.compile traces.
-_read_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _is_unchanged(layer: Any, basis: Any) -> bool:

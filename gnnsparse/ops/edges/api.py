@@ -14,7 +14,7 @@ from gnnsparse.ops.arguments import FLOATS, check_operand
 from gnnsparse.ops.edges.program import Code, Function, Input, function_of
 from gnnsparse.ops.edges.schema import edge_counts, run_text
 from gnnsparse.ops.edges.trace import Form, Message, Traced, is_fixed, side_of, tensor_of
-from gnnsparse.runtime.functorch import materialised
+from gnnsparse.runtime.functorch import constant_when_traced, materialised
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["aggregate_edges"]
@@ -298,9 +298,6 @@ def _planned(message: Any, forms: Any, reduce: Any, temperature: float | None) -
 _made_once = functools.lru_cache(1024)(_planned)
 
 
+@constant_when_traced
 def _constant(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:
     return _made_once(message, forms, reduce, temperature)
-
-
-# What torch.compiler.assume_constant_result sets, the import of which takes longer than this package.
-_constant._dynamo_marked_constant = True  # type: ignore[attr-defined]

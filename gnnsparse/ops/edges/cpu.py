@@ -10,10 +10,9 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
-from gnnsparse.ops.edges.program import Pass
+from gnnsparse.ops.edges.program import FEATURES, Pass
 from gnnsparse.ops.edges.rows import Rows
 
-_FEATURES = ("gathered", "row", "edge")
 #: Inputs and outputs that are two tensors each, and what the second one is.
 _PAIRS = {"mapped": "map", "max": "winners", "min": "winners"}
 #: What has no size that is the number of features.
@@ -56,7 +55,7 @@ def _readable(kind: str, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_contiguous():
         return tensor
     has_rows = tensor.dim() == 2 and tensor.stride(1) == 1 and tensor.stride(0) >= tensor.shape[1]
-    return tensor if kind in _FEATURES and has_rows else tensor.contiguous()
+    return tensor if kind in FEATURES and has_rows else tensor.contiguous()
 
 
 def run_pass(

@@ -17,7 +17,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
-from gnnsparse.ops.edges.program import Pass, Step
+from gnnsparse.ops.edges.program import FEATURES, Pass, Step
 from gnnsparse.ops.edges.rows import Rows
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.device import path
@@ -33,7 +33,6 @@ INPUTS = (
 OUTPUTS = (
     "sum", "max", "min", "edge", "row_number", "edge_number", "vector", "mapped_edge", "mapped_weight",
 )  # fmt: skip
-_FEATURES = ("gathered", "row", "edge")
 _STORAGE = (torch.float32, torch.float16, torch.bfloat16)
 #: What kernels of all passes are made of, below native/include or native/cuda.
 _HEADERS = (
@@ -403,9 +402,9 @@ def run_pass(
     kernels, csr, device = rows.kernels, rows.kernels.csr, rows.kernels.csr.device
     width, dtype, given = _width(pass_, arguments), kernels.precision.storage, []
     for tensor, kind in _by_kind(pass_, arguments):
-        if kind in _FEATURES:
+        if kind in FEATURES:
             dtype = tensor.dtype
-        is_rows = kind in _FEATURES or kind.endswith("winner")
+        is_rows = kind in FEATURES or kind.endswith("winner")
         given.append(_aligned(tensor, width) if is_rows else tensor.contiguous())
     elements = 16 // dtype.itemsize
     chunks = -(-width // elements)

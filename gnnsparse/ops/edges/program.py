@@ -29,6 +29,8 @@ OPERATIONS = {
     **dict.fromkeys(("add", "sub", "mul", "div", "maximum", "minimum", "gt", "ge", "eq"), 2),
     "where": 3,
 }
+#: The kinds of arguments of a pass that have a number for each feature, in the storage type.
+FEATURES = ("gathered", "row", "edge")
 #: Most numbers of an edge that a kernel puts through a linear map.
 MOST_MAPPED = 16
 

@@ -13,6 +13,7 @@ from gnnsparse.ops import dispatch
 from gnnsparse.ops.attention.edges import order_of
 from gnnsparse.ops.edges import cpu, cuda
 from gnnsparse.ops.edges.program import (
+    FEATURES,
     Function,
     Pass,
     column_pass,
@@ -31,7 +32,6 @@ from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 
 _WINNERS = ("max", "min")
-_FEATURES = ("gathered", "row", "edge")
 #: Outputs in the dtype of the results, or of gradients.
 _STORED = ("sum", "edge", *_WINNERS)
 
@@ -148,7 +148,7 @@ def _run(
     arguments: list[torch.Tensor] = []
     for kind, of in zip(pass_.inputs, pass_.given, strict=True):
         for tensor in given[of] if kind == "mapped" else (given[of],):
-            is_ready = kind in _FEATURES or tensor.is_contiguous()  # rows of features may lie apart
+            is_ready = kind in FEATURES or tensor.is_contiguous()  # rows of features may lie apart
             arguments.append(tensor if is_ready else tensor.contiguous())
     found = _outputs(pass_, rows, width, max(pass_.sizes, default=0), dtype, operand.device)
     kernel(pass_, rows, arguments, found)
