@@ -12,7 +12,7 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number, check_tensor
 from gnnsparse.ops.arguments import FLOATS, check_operand
 from gnnsparse.ops.edges.program import Code, Function, Input, function_of
-from gnnsparse.ops.edges.schema import edge_counts, run_text
+from gnnsparse.ops.edges.schema import edge_counts, for_gradients, run_text
 from gnnsparse.ops.edges.trace import Form, Message, Traced, is_fixed, side_of, tensor_of
 from gnnsparse.runtime.functorch import constant_when_traced, materialised
 from gnnsparse.sparse.operand import SparseOperand
@@ -248,7 +248,7 @@ def run_plan_by(
     maps = [] if source_of_map is None else [tensor_of(source_of_map, arguments).t().float()]
     results: Sequence[torch.Tensor] = ()
     if text is not None:
-        results = run(text, [*tensors, *maps], storage if is_plain else torch.float32)
+        results = _run_for_gradients(run, text, [*tensors, *maps], storage if is_plain else torch.float32)
     made = []
     for name, places in parts:
         if name == "softmax":
@@ -258,6 +258,14 @@ def run_plan_by(
             out = _made_of(counts, name, [results[place] for place in places])
         made.append(out if out.dtype is dtype else out.to(dtype))
     return made[0] if is_one else made
+
+
+def _run_for_gradients(
+    run: _Run, text: str, tensors: Sequence[torch.Tensor], dtype: torch.dtype
+) -> Sequence[torch.Tensor]:
+    if torch.is_grad_enabled():
+        text = for_gradients(text, tuple([t.requires_grad for t in tensors]))
+    return run(text, tensors, dtype)
 
 
 def _made_of(
@@ -284,7 +292,7 @@ def _softmax(
     """Return the sums of messages weighted by their softmax, whose exponents are relative to the largest."""
     with torch.no_grad():
         top = run(texts[0], [*tensors, *maps], storage)[0]
-    total, weights = run(texts[1], [*tensors, top, *maps], torch.float32)
+    total, weights = _run_for_gradients(run, texts[1], [*tensors, top, *maps], torch.float32)[:2]
     return total / torch.where(weights > 0, weights, 1.0)
 
 

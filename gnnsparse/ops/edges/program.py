@@ -3,7 +3,9 @@
 A `Function` is the message of a layer: code over the features of an edge's source and target and of the edge
 itself, and how its results are reduced over the edges of a target. Its gradients are code of the same kind.
 So one kernel, which streams over the rows of a matrix, computes everything: a `Pass` over the rows of A gives
-the results, or the gradients of targets and edges, and a pass over the rows of A^T the gradients of sources.
+the results, and one over the rows of A^T the gradients of sources, of edges and of what all edges share. One
+over the rows of A for the gradients of targets is only needed where they do not follow from sums that the
+forward pass adds up besides, see `with_slopes`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 __all__ = [
-    "OPERATIONS", "Code", "Function", "Input", "Pass", "Step", "column_pass", "forward_pass", "function_from",
-    "function_of", "row_pass",
+    "OPERATIONS", "Code", "Function", "Input", "Pass", "Slope", "Step", "column_pass", "forward_pass",
+    "function_from", "function_of", "row_pass", "with_slopes",
 ]  # fmt: skip
 
 #: The operations of code, and of how many values each is made. Comparisons are 1 or 0; "where" takes its
@@ -31,6 +33,9 @@ OPERATIONS = {
 }
 #: The kinds of arguments of a pass that have a number for each feature, in the storage type.
 FEATURES = ("gathered", "row", "edge")
+#: Sums that a forward pass adds up for the gradients of targets. Each takes registers and an array of the
+#: size of a result, and together they save a pass over the edges.
+_MOST_SUMS = 2
 #: Most numbers of an edge that a kernel puts through a linear map.
 MOST_MAPPED = 16
 
@@ -115,6 +120,19 @@ class Code:
         return None
 
 
+class Slope(NamedTuple):
+    """What a result's gradient is multiplied by, row by row, for a term of a target's gradient.
+
+    It is `factor` times a sum over the target's edges: result `total` of the function, or a sum behind its
+    results; -1: the number of the edges whose term the result has, which a maximum has one of, or none.
+    """
+
+    result: int
+    input: int
+    factor: float
+    total: int
+
+
 @dataclass(frozen=True, eq=False)
 class Function:
     """A message and its reductions, see `function_of`, by which equal ones are one object.
@@ -124,25 +142,42 @@ class Function:
         steps: the code.
         results: how each is reduced, and its value: "sum", "max", "min" over a target's edges, or "edge":
             it is a result for each edge.
+        sums: values whose sums over a target's edges are results, too, but for `slopes` alone.
+        slopes: the gradients of targets, see `with_slopes`; none: a pass computes them.
         text: the function as JSON, see `function_from`.
     """
 
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
     results: tuple[tuple[str, int], ...]
+    sums: tuple[int, ...]
+    slopes: tuple[Slope, ...]
     text: str
+
+    @property
+    def stored(self) -> tuple[tuple[str, int], ...]:
+        """The results, and the sums behind them."""
+        return (*self.results, *(("sum", value) for value in self.sums))
+
+    def of(self, kept: Iterable[int]) -> Function:
+        """Return the function of some of the results alone, without sums."""
+        return function_of(self.inputs, self.steps, tuple(self.results[k] for k in kept))
 
 
 @functools.lru_cache(1024)
 def function_of(
-    inputs: tuple[Input, ...], steps: tuple[Step, ...], results: tuple[tuple[str, int], ...]
-) -> Function:
+    inputs: tuple[Input, ...], steps: tuple[Step, ...], results: tuple[tuple[str, int], ...],
+    sums: tuple[int, ...] = (), slopes: tuple[Slope, ...] = (),
+) -> Function:  # fmt: skip
     """Return the function of these parts; steps that no result needs are left out."""
     code = Code(len(inputs))
     values = code.append(steps, list(range(len(inputs))))
-    kept, number = _pruned(code, {values[value] for _, value in results}, range(len(inputs)))
+    needed = {values[value] for value in (*(value for _, value in results), *sums)}
+    kept, number = _pruned(code, needed, range(len(inputs)))
     found = tuple((how, number[values[value]]) for how, value in results)
-    return Function(inputs, kept, found, json.dumps([inputs, kept, found]))
+    added = tuple(number[values[value]] for value in sums)
+    text = json.dumps([inputs, kept, found, added, slopes])
+    return Function(inputs, kept, found, added, slopes, text)
 
 
 def _pruned(code: Code, needed: set[int], inputs: Iterable[int]) -> tuple[tuple[Step, ...], dict[int, int]]:
@@ -164,9 +199,12 @@ def _pruned(code: Code, needed: set[int], inputs: Iterable[int]) -> tuple[tuple[
 @functools.lru_cache(1024)
 def function_from(text: str) -> Function:
     """Return the function of a text."""
-    inputs, steps, results = json.loads(text)
+    inputs, steps, results, sums, slopes = json.loads(text)
     found = (Step(operation, tuple(values), constant) for operation, values, constant in steps)
-    return function_of(tuple(Input(*x) for x in inputs), tuple(found), tuple((r[0], r[1]) for r in results))
+    return function_of(
+        tuple(Input(*x) for x in inputs), tuple(found), tuple((r[0], r[1]) for r in results), tuple(sums),
+        tuple(Slope(*slope) for slope in slopes),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +279,7 @@ def forward_pass(function: Function) -> Pass:
     code = Code(len(function.inputs))
     values = code.append(function.steps, list(range(len(function.inputs))))
     arguments = [(x, ("input", i)) for i, x in enumerate(function.inputs)]
-    outputs = [(how, values[value], k) for k, (how, value) in enumerate(function.results)]
+    outputs = [(how, values[value], k) for k, (how, value) in enumerate(function.stored)]
     return _finished(arguments, code, outputs, by_column=False)
 
 
@@ -255,15 +293,28 @@ def _adjoints(function: Function) -> tuple[list[tuple[Input, tuple[str, int]]], 
     code = Code(len(arguments))
     values = code.append(function.steps, list(range(len(function.inputs))))
     given = {of: i for i, (_, of) in enumerate(arguments)}
+    grads = []
+    for k, (how, value) in enumerate(function.results):
+        grad = given["grad", k]
+        if how in ("max", "min"):
+            grad = code.emit("where", given["winner", k], grad, code.constant(0.0))
+        grads.append((value, grad))
+    return arguments, code, _differentiated(function, code, values, grads)
+
+
+def _differentiated(
+    function: Function, code: Code, values: list[int], grads: Iterable[tuple[int, int]]
+) -> dict[int, int]:
+    """Emit the gradients of a function's inputs; return the value of each one that has any.
+
+    `values` are those of the function in `code`, and `grads` values of the function with their gradients.
+    """
     adjoint: dict[int, int] = {}
 
     def add(value: int, grad: int) -> None:
         adjoint[value] = code.emit("add", adjoint[value], grad) if value in adjoint else grad
 
-    for k, (how, value) in enumerate(function.results):
-        grad = given["grad", k]
-        if how in ("max", "min"):
-            grad = code.emit("where", given["winner", k], grad, code.constant(0.0))
+    for value, grad in grads:
         add(value, grad)
     count = len(function.inputs)
     for i in reversed(range(len(function.steps))):
@@ -273,7 +324,7 @@ def _adjoints(function: Function) -> tuple[list[tuple[Input, tuple[str, int]]], 
             for value, part in zip(step.values, _RULES[step.operation](made), strict=True):
                 if part is not None:
                     add(value, part)
-    return arguments, code, {i: adjoint[i] for i in range(count) if i in adjoint}
+    return {i: adjoint[i] for i in range(count) if i in adjoint}
 
 
 class _Rule(NamedTuple):
@@ -349,25 +400,84 @@ _GRADIENTS = {
 
 
 @functools.lru_cache(1024)
-def row_pass(function: Function, needs: tuple[bool, ...]) -> Pass | None:
-    """Return the pass over the rows of A for the gradients of all but sources; None: none is needed.
+def with_slopes(function: Function, needs: tuple[bool, ...]) -> Function:
+    """Return the function with the sums by which the gradients of targets follow from those of the results.
 
-    `needs` says of which inputs (of a mapped one: its numbers), and last of the map.
+    The sum y_i of messages m_ij has the gradient g_i * (sum over j of dm_ij / dx_i) for the features x_i of
+    the target. Where all gradients of targets are of this kind, the backward pass is one over the rows of A^T
+    alone, for the gradients of sources. Else the function is returned as it is.
+
+    Args:
+        function: a function without sums.
+        needs: of which inputs, and last of the map, there will be gradients.
+    """
+    sides = [x.side if needed else "" for x, needed in zip(function.inputs, needs, strict=False)]
+    if "source" not in sides or "target" not in sides:
+        return function
+    code = Code(len(function.inputs))
+    values = code.append(function.steps, list(range(len(function.inputs))))
+    totals = {values[value]: k for k, (how, value) in enumerate(function.results) if how == "sum"}
+    sums: list[int] = []
+    slopes = []
+    for k, (how, value) in enumerate(function.results):
+        for i, slope in _differentiated(function, code, values, [(value, code.constant(1.0))]).items():
+            if sides[i] != "target":
+                continue
+            factor, base = _without_factor(code, slope)
+            if function.inputs[i].form != "features" or how == "edge" or (how != "sum" and base is not None):
+                return function
+            if base is not None and base not in totals:
+                totals[base] = len(function.results) + len(sums)
+                sums.append(base)
+            slopes.append(Slope(k, i, factor, -1 if base is None else totals[base]))
+    if len(sums) > _MOST_SUMS:
+        return function
+    results = tuple((how, values[value]) for how, value in function.results)
+    return function_of(function.inputs, tuple(code.steps), results, tuple(sums), tuple(slopes))
+
+
+def _without_factor(code: Code, value: int) -> tuple[float, int | None]:
+    """Return a number and a value whose product a value is; None: it is the number itself."""
+    if (number := code.number(value)) is not None:
+        return number, None
+    step = code.steps[value - code.inputs] if value >= code.inputs else None
+    if step is not None and step.operation in ("mul", "neg"):
+        numbers = [code.number(v) for v in step.values]
+        for number, other in zip(numbers, reversed(step.values), strict=True):
+            if step.operation == "neg" or number is not None:
+                factor, base = _without_factor(code, other)
+                return (-1.0 if number is None else number) * factor, base
+    if step is not None and step.operation == "add" and step.values[0] == step.values[1]:
+        factor, base = _without_factor(code, step.values[0])
+        return 2.0 * factor, base
+    return 1.0, value
+
+
+@functools.lru_cache(1024)
+def row_pass(function: Function, needs: tuple[bool, ...]) -> Pass | None:
+    """Return the pass over the rows of A for gradients; None: none is needed.
+
+    It gives those of targets, and where there are any or none of sources, those of edges and of what edges
+    share. `needs` says of which inputs (of a mapped one: its numbers), and last of the map.
     """
     return _gradients(function, needs, by_column=False)
 
 
 @functools.lru_cache(1024)
 def column_pass(function: Function, needs: tuple[bool, ...]) -> Pass | None:
-    """Return the pass over the rows of A^T for the gradients of sources; None: none is needed."""
+    """Return the pass over the rows of A^T for the gradients that `row_pass` does not give."""
     return _gradients(function, needs, by_column=True)
 
 
 def _gradients(function: Function, needs: tuple[bool, ...], by_column: bool) -> Pass | None:
     arguments, code, adjoints = _adjoints(function)
+    sides = {x.side for i, x in enumerate(function.inputs) if i in adjoints and needs[i]}
+    sides_here = {"source"} if by_column else {"target"}
+    if ("target" not in sides and "source" in sides) is by_column:
+        sides_here |= {"edge", "shared"}
     outputs = []
     for i, x in enumerate(function.inputs):
-        if i not in adjoints or (x.side == "source") is not by_column:
+        if i not in adjoints or x.side not in sides_here:
             continue
         if x.form != "mapped":
             outputs += [(_GRADIENTS[x.form][x.side], adjoints[i], i)] if needs[i] else []

@@ -21,11 +21,12 @@ from gnnsparse.ops.edges.program import (
     function_from,
     function_of,
     row_pass,
+    with_slopes,
 )  # fmt: skip
 from gnnsparse.ops.edges.reference import Edges, compute
 from gnnsparse.ops.edges.rows import Rows
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import alive, outside
+from gnnsparse.runtime.functorch import alive, constant_when_traced, outside
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_cache import KernelCache
@@ -120,11 +121,11 @@ def _width(function: Function, tensors: Tensors) -> int:
 
 
 def _outputs(
-    pass_: Pass, rows: Rows, width: int, size: int, dtype: torch.dtype, device: torch.device
+    pass_: Pass, rows: Rows, width: int, size: int, dtypes: Sequence[torch.dtype], device: torch.device
 ) -> list[torch.Tensor]:
-    """Allocate the outputs of a pass."""
+    """Allocate the outputs of a pass, what has features in these dtypes."""
     targets, edges, found = rows.kernels.csr.rows, rows.num_edges, []
-    for kind, _ in pass_.outputs:
+    for (kind, _), dtype in zip(pass_.outputs, dtypes, strict=True):
         if kind == "sum" or kind in _WINNERS:
             shape: tuple[int, ...] = targets, width
         else:
@@ -141,16 +142,16 @@ def _outputs(
 
 def _run(
     kernel: Callable[..., None], pass_: Pass, operand: SparseOperand, by_column: bool,
-    given: dict[tuple[str, int], Any], width: int, dtype: torch.dtype,
+    given: dict[tuple[str, int], Any], width: int, dtypes: Sequence[torch.dtype],
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Run a pass. A mapped argument is given as its numbers and its map."""
+    """Run a pass for outputs in these dtypes. A mapped argument is given as its numbers and its map."""
     rows = _rows_of(operand, by_column)
     arguments: list[torch.Tensor] = []
     for kind, of in zip(pass_.inputs, pass_.given, strict=True):
         for tensor in given[of] if kind == "mapped" else (given[of],):
             is_ready = kind in FEATURES or tensor.is_contiguous()  # rows of features may lie apart
             arguments.append(tensor if is_ready else tensor.contiguous())
-    found = _outputs(pass_, rows, width, max(pass_.sizes, default=0), dtype, operand.device)
+    found = _outputs(pass_, rows, width, max(pass_.sizes, default=0), dtypes, operand.device)
     kernel(pass_, rows, arguments, found)
     return found
 
@@ -165,14 +166,18 @@ def _given(function: Function, tensors: Tensors) -> dict[tuple[str, int], Any]:
 def run_forward(
     operand: SparseOperand, function: Function, dtype: torch.dtype, tensors: Tensors
 ) -> list[torch.Tensor]:
-    """Compute the results in a dtype, and behind them the winners, int32, of each "max" and "min"."""
+    """Compute the results in a dtype, sums in float32, and the winners, int32, of each "max" and "min"."""
     width, kernel = _width(function, tensors), kernel_on(operand.device)
     if kernel is None:
+        all_ = function_of(function.inputs, function.steps, function.stored)
         with torch.no_grad(), torch.autocast(operand.device.type, enabled=False):
-            results, found = compute(function, edges_of(operand), [t.float() for t in tensors])
-        return [*(r.to(dtype) for r in results), *(w.to(torch.int32) for w in found)]
+            results, found = compute(all_, edges_of(operand), [t.float() for t in tensors])
+        count = len(function.results)
+        results = [r.to(dtype) if k < count else r for k, r in enumerate(results)]
+        return [*results, *(w.to(torch.int32) for w in found)]
     pass_ = forward_pass(function)
-    outputs = _run(kernel, pass_, operand, False, _given(function, tensors), width, dtype)
+    dtypes = [dtype] * len(function.results) + [torch.float32] * len(function.sums)
+    outputs = _run(kernel, pass_, operand, False, _given(function, tensors), width, dtypes)
     results, winners = [], []
     for kind, _ in pass_.outputs:
         results.append(outputs.pop(0))
@@ -181,43 +186,81 @@ def run_forward(
     return [*results, *winners]
 
 
+def _saved(function: Function, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return what the backward pass needs of the outputs: results that slopes use, sums, and winners."""
+    count = len(function.results)
+    used = sorted({slope.total for slope in function.slopes if 0 <= slope.total < count})
+    return [*(outputs[k] for k in used), *outputs[count:]]
+
+
+def _restored(function: Function, saved: Tensors) -> tuple[dict[int, torch.Tensor], Tensors]:
+    """Return the totals of slopes by their numbers, and the winners, of what `_saved` returned."""
+    count = len(function.results)
+    used = sorted({slope.total for slope in function.slopes if 0 <= slope.total < count})
+    used += range(count, count + len(function.sums))
+    return dict(zip(used, saved, strict=False)), saved[len(used) :]
+
+
 def _of_results(
     function: Function, grads: Sequence[torch.Tensor | None], winners: Tensors
 ) -> tuple[Function, list[torch.Tensor], list[torch.Tensor]]:
     """Return the function with those results alone that have a gradient, the gradients, and the winners."""
-    left, kept, found, taken = iter(winners), [], [], []
-    for result, grad in zip(function.results, grads, strict=True):
-        winner = next(left) if result[0] in _WINNERS else None
-        if grad is not None:
-            kept.append(result)
-            found.append(grad)
-            taken += [] if winner is None else [winner]
-    if len(kept) < len(grads):
-        function = function_of(function.inputs, function.steps, tuple(kept))
-    return function, found, taken
+    left, taken = iter(winners), []
+    for (how, _), grad in zip(function.results, grads, strict=True):
+        winner = next(left) if how in _WINNERS else None
+        taken += [] if winner is None or grad is None else [winner]
+    kept = [k for k, grad in enumerate(grads) if grad is not None]
+    return function.of(kept), [g for g in grads if g is not None], taken
+
+
+def _of_slopes(
+    operand: SparseOperand, function: Function, grads: Sequence[torch.Tensor | None],
+    totals: dict[int, torch.Tensor], winners: Tensors,
+) -> dict[int, torch.Tensor]:  # fmt: skip
+    """Return the gradients of targets that follow from those of the results."""
+    left = iter(winners)
+    winner_of = {k: next(left) for k, (how, _) in enumerate(function.results) if how in _WINNERS}
+    found: dict[int, torch.Tensor] = {}
+    for k, i, factor, total in function.slopes:
+        if (grad := grads[k]) is None:
+            continue
+        if total >= 0:
+            by: Any = totals[total]
+        else:
+            by = winner_of[k] >= 0 if k in winner_of else edge_counts(operand, grad)
+        term = grad * by if factor == 1 else grad * by * factor
+        found[i] = found[i] + term if i in found else term
+    return found
 
 
 def run_backward(
     operand: SparseOperand, function: Function, needs: tuple[bool, ...], grads: Sequence[torch.Tensor | None],
-    tensors: Tensors, winners: Tensors,
+    tensors: Tensors, saved: Tensors,
 ) -> list[torch.Tensor | None]:  # fmt: skip
-    """Compute the gradients of the tensors, of those that `needs` says; None: there is none."""
-    function, results, winners = _of_results(function, grads, winners)
+    """Compute the gradients of the tensors, of those that `needs` says; None: there is none.
+
+    `saved` is what `_saved` returned.
+    """
+    totals, winners = _restored(function, saved)
     if (kernel := kernel_on(operand.device)) is None:
+        function, results, winners = _of_results(function, grads, winners)
         leaves = [t.detach().requires_grad_() for t in tensors]
         return _composed(operand, function, needs, results, leaves, winners, again=False)
+    by_slopes = _of_slopes(operand, function, grads, totals, winners)
+    found = [by_slopes.get(i) if needed else None for i, needed in enumerate(needs)]
+    needs = tuple(needed and i not in by_slopes for i, needed in enumerate(needs))
+    function, results, winners = _of_results(function, grads, winners)
     given, left = _given(function, tensors), iter(winners)
     storage = operand.precision.storage
     for k, (how, _) in enumerate(function.results):
         given["grad", k] = results[k].to(storage)
         if how in _WINNERS:
             given["winner", k] = next(left)
-    found: list[torch.Tensor | None] = [None] * len(tensors)
     width = _width(function, tensors)
     for by_column, make in ((False, row_pass), (True, column_pass)):
         if (pass_ := make(function, needs)) is None:
             continue
-        outputs = _run(kernel, pass_, operand, by_column, given, width, storage)
+        outputs = _run(kernel, pass_, operand, by_column, given, width, [storage] * len(pass_.outputs))
         for i, grad in zip(pass_.found, outputs, strict=True):
             found[i] = grad.sum().reshape(1) if tensors[i].numel() == 1 and grad.numel() > 1 else grad
     return found
@@ -253,24 +296,23 @@ class _EdgeFunction(dispatch.Operation):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         *tensors, operand, ctx.function, _, _ = inputs
         ctx.operand = dispatch.operand_at(operand)
-        winners = output[len(ctx.function.results) :]
-        ctx.mark_non_differentiable(*winners)
+        ctx.mark_non_differentiable(*output[len(ctx.function.results) :])
         ctx.set_materialize_grads(False)
         ctx.count = len(tensors)
-        ctx.save_for_backward(*tensors, *winners)
+        ctx.save_for_backward(*tensors, *_saved(ctx.function, output))
 
     @staticmethod
     @ranged("aggregate_edges_backward")
     def backward(ctx: Any, *grads: Any) -> Any:
         """Compute the gradients of the tensors."""
-        saved = alive(ctx.saved_tensors)
-        tensors, winners, needs = saved[: ctx.count], saved[ctx.count :], ctx.needs_input_grad[: ctx.count]
+        stored = alive(ctx.saved_tensors)
+        tensors, saved, needs = stored[: ctx.count], stored[ctx.count :], ctx.needs_input_grad[: ctx.count]
         of_results = grads[: len(ctx.function.results)]
         given = [None if g is None else dispatch.gradient("aggregate_edges", g) for g in of_results]
-        native = lambda: run_backward(ctx.operand, ctx.function, needs, given, tensors, winners)  # noqa: E731
+        native = lambda: run_backward(ctx.operand, ctx.function, needs, given, tensors, saved)  # noqa: E731
 
         def composed() -> Any:
-            function, results, taken = _of_results(ctx.function, given, winners)
+            function, results, taken = _of_results(ctx.function, given, _restored(ctx.function, saved)[1])
             return _composed(ctx.operand, function, needs, results, tensors, taken)
 
         found = dispatch.native_or_composed((*given, *tensors), native, composed)
@@ -304,10 +346,16 @@ def run_function(
     return tuple(found[: len(function.results)])
 
 
+@constant_when_traced
+def for_gradients(text: str, needs: tuple[bool, ...]) -> str:
+    """Return the text of a function with the sums that its gradients need, see `with_slopes`."""
+    return with_slopes(function_from(text), needs).text if any(needs) else text
+
+
 def run_text(
     operand: SparseOperand, text: str, tensors: Tensors, dtype: torch.dtype
 ) -> Sequence[torch.Tensor]:
-    """Compute the function of a text, see `run_function`; behind the results there may be winners."""
+    """Compute the function of a text, see `run_function`; behind the results there may be others."""
     if torch.compiler.is_compiling():
         return torch.ops.gnnsparse.aggregate_edges(list(tensors), operand.handle, text, dtype)
     return run_function(operand, function_from(text), tensors, dtype)
@@ -338,6 +386,7 @@ def register_functions(
         new = functools.partial(tensors[0].new_empty, dtype=dtype)
         width = _width(function, tensors)
         results = [new((edges if how == "edge" else targets, width)) for how, _ in function.results]
+        results += [new((targets, width), dtype=torch.float32) for _ in function.sums]
         winners = [how for how, _ in function.results if how in _WINNERS]
         return [*results, *(new((targets, width), dtype=torch.int32) for _ in winners)]
 
@@ -346,22 +395,22 @@ def register_functions(
         ctx.count, ctx.needs = len(tensors), [t.requires_grad for t in tensors]
         placed = [of for of in ctx.where if isinstance(of, torch.Tensor)]
         ctx.where = [None if isinstance(of, torch.Tensor) else of for of in ctx.where]
-        ctx.save_for_backward(*placed, *tensors, *output[len(function_from(ctx.text).results) :])
+        ctx.save_for_backward(*placed, *tensors, *_saved(function_from(ctx.text), output))
 
     def backward(ctx: Any, grads: Any) -> Any:
         left = iter(alive(ctx.saved_tensors))
         where = [next(left) if of is None else of for of in ctx.where]
-        saved = list(left)
+        stored = list(left)
         given = [g.contiguous() for g in grads[: len(function_from(ctx.text).results)]]
         run_grad = getattr(torch.ops.gnnsparse, f"{name}_grad")
-        tensors, winners = saved[: ctx.count], saved[ctx.count :]
-        grads = run_grad(given, tensors, winners, *where, ctx.text, ctx.needs)
+        tensors, saved = stored[: ctx.count], stored[ctx.count :]
+        grads = run_grad(given, tensors, saved, *where, ctx.text, ctx.needs)
         of_tensors = [g if needed else None for g, needed in zip(grads, ctx.needs, strict=True)]
         return of_tensors, *[None] * (len(where) + 2)
 
-    def run_grad(grads: Tensors, tensors: Tensors, winners: Tensors, *where: Any) -> list[torch.Tensor]:
+    def run_grad(grads: Tensors, tensors: Tensors, saved: Tensors, *where: Any) -> list[torch.Tensor]:
         *where, text, needs = where  # type: ignore[assignment]
-        got = run_backward(found(*where), function_from(text), tuple(needs), grads, tensors, winners)
+        got = run_backward(found(*where), function_from(text), tuple(needs), grads, tensors, saved)
         return [
             t.new_empty(0) if not needed else torch.zeros_like(t) if g is None else g.to(t.dtype)
             for g, t, needed in zip(got, tensors, needs, strict=True)
@@ -374,7 +423,7 @@ def register_functions(
         f"{name}(Tensor[] tensors, {place}, str function, ScalarType dtype) -> Tensor[]",
         run, fake, setup, backward,
     )  # fmt: skip
-    lists = "Tensor[] grads, Tensor[] tensors, Tensor[] winners"
+    lists = "Tensor[] grads, Tensor[] tensors, Tensor[] saved"
     dispatch.register(
         f"{name}_grad({lists}, {place}, str function, bool[] needs) -> Tensor[]", run_grad, fake_grad
     )
