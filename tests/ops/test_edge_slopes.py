@@ -10,7 +10,7 @@ import torch
 
 import gnnsparse
 from gnnsparse.ops.edges import cpu
-from gnnsparse.ops.edges.program import Function, column_pass, function_from, row_pass, with_slopes
+from gnnsparse.ops.edges.program import Function, Pass, column_pass, function_from, row_pass, with_slopes
 from gnnsparse.testing import assert_all_accurate, with_gradients
 from tests.ops import edge_passes
 from tests.ops.edge_messages import plain
@@ -114,7 +114,12 @@ def test_a_pass_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of a message with targets and sources takes two passes; without gradients no sum is added up."""
     runs: list[int] = []
     run = cpu.run_pass
-    monkeypatch.setattr(cpu, "run_pass", lambda p, *rest: (runs.append(len(p.outputs)), run(p, *rest)))
+
+    def counted(pass_: Pass, *rest: Any) -> None:
+        runs.append(len(pass_.outputs))
+        run(pass_, *rest)
+
+    monkeypatch.setattr(cpu, "run_pass", counted)
     edges = torch.randint(0, 8, (2, 30))
     a = gnnsparse.prepare(edges, num_nodes=8, cache=False)
     k, q = (torch.randn(8, 5, requires_grad=True) for _ in range(2))
