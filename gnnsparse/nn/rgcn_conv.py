@@ -22,7 +22,7 @@ __all__ = ["RGCNConv"]
 _INTEGERS = (torch.int64, torch.int32)
 
 #: Multiplications of a dense product that take as long as one of a sparse product, about, on CPUs and GPUs.
-_GATHER = 32
+GATHER = 32
 #: How much less than all pairs of a source and a relation edges begin at, for products of these pairs alone.
 _FEW = 4
 
@@ -252,8 +252,8 @@ class RGCNConv(GraphLayer):
         relations, bases = self.comp.shape
         features = self.weight.shape[1]
         width = features if sources is not None and sources.is_floating_point() else 0
-        apart = min(count * relations, edges) * width + relations * bases * features + _GATHER * edges
-        return bases < relations and count * bases * width + _GATHER * edges * bases < apart
+        apart = min(count * relations, edges) * width + relations * bases * features + GATHER * edges
+        return bases < relations and count * bases * width + GATHER * edges * bases < apart
 
     def relation_weights(self) -> torch.Tensor:
         """Return the matrices of the relations, `weight` or made of the bases: [relations, in, out]."""

@@ -206,7 +206,7 @@ def unsuitable(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS, by_edges: bool
     return None
 
 
-def _sizes(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> tuple[int, int]:
+def sizes_of(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> tuple[int, int]:
     """Return the numbers of sources and of targets, by PyG's rules."""
     refused = FallbackError("features of sizes that PyG refuses")
     found: list[int | None] = [None, None] if size is None else list(size)
@@ -350,7 +350,7 @@ def _call(
     plain = check_edges(edges)
     reading = state.reading(layer, given, plain.shape[1])
     if (found := reading.message) is None or _reduction_of(layer.aggr_module) is None:
-        return edge_call(layer, state, plain, _sizes(layer, state, edges, size, given), given)
+        return edge_call(layer, state, plain, sizes_of(layer, state, edges, size, given), given)
     x = given[found.features]
     x = x[0] if isinstance(x, (tuple, list)) else x
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
@@ -360,7 +360,7 @@ def _call(
     is_batch = x.dim() == 3 and layer.node_dim == -2
     if x.device != plain.device:
         raise FallbackError("features and edges are on two devices")
-    sizes, shape, dtype = _sizes(layer, state, edges, size, given), None, x.dtype
+    sizes, shape, dtype = sizes_of(layer, state, edges, size, given), None, x.dtype
     if x.shape[int(is_batch)] != sizes[0]:
         raise FallbackError("features of sizes that PyG refuses")
     reduce = str(_reduction_of(layer.aggr_module))
@@ -454,7 +454,7 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
         return out
     try:
         edges = check_edges(edges)
-        return edges_compiled(layer, state, edges, _sizes(layer, state, edges, size, given), given)
+        return edges_compiled(layer, state, edges, sizes_of(layer, state, edges, size, given), given)
     except FallbackError:
         return NOTHING
 
@@ -468,7 +468,7 @@ def _product_compiled(layer: Any, state: LayerState, edges: Any, size: Any, give
     x = x[0] if isinstance(x, (tuple, list)) else x
     if x.dtype not in PRECISIONS or x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim()):
         return NOTHING
-    sizes = _sizes(layer, state, edges, size, given)
+    sizes = sizes_of(layer, state, edges, size, given)
     precision, cast = precision_of(state.settings.precision, x)
     weight = None if found.weight is None else given[found.weight]
     if weight is not None:

@@ -208,7 +208,7 @@ def edge_call(
     if reading is None or not reading.holds(layer):
         reading = read_edges(layer, state.arguments, form)
         state.remember({(form, layer.training): reading})
-    dtypes = _dtypes_of(state.arguments, edges, given)
+    dtypes = dtypes_of(state.arguments, edges, given)
     if (message := reading.edges) is None:
         raise FallbackError(NO_PRODUCT)
     reductions = reductions_of(layer.aggr_module)
@@ -216,7 +216,7 @@ def edge_call(
         raise FallbackError(f"its aggregation is {layer.aggr_module}")
     if layer.node_dim not in (0, -message.dim):
         raise FallbackError("messages are not reduced along their first dimension")
-    precision, dtype = _precision_of(state.settings, dtypes, edges)
+    precision, dtype = precision_of_call(state.settings, dtypes, edges)
     return EdgeProduct(
         state.settings, reading, EdgeRecipe(False, precision), sizes, reductions,
         _plan(message, reductions),
@@ -226,7 +226,7 @@ def edge_call(
     )  # fmt: skip
 
 
-def _dtypes_of(
+def dtypes_of(
     arguments: tuple[Argument, ...], edges: torch.Tensor, given: dict[str, Any]
 ) -> list[torch.dtype]:
     """Return the floating-point dtypes of tensors, or raise FallbackError."""
@@ -245,7 +245,7 @@ def _dtypes_of(
     return dtypes
 
 
-def _precision_of(
+def precision_of_call(
     settings: Settings, dtypes: list[torch.dtype], edges: torch.Tensor
 ) -> tuple[Precision, torch.dtype]:
     """Return the precision of a function of features of these dtypes, and the dtype of its results."""
@@ -357,7 +357,7 @@ def edges_compiled(
     basis, plan, made_of, stored, dim, shape, is_stacked, count, temperature, is_scaled = found
     if not _is_unchanged(layer, basis) or layer.node_dim not in (0, -dim):
         raise FallbackError(NO_PRODUCT)
-    precision, dtype = _precision_of(state.settings, _dtypes_of(state.arguments, edges, given), edges)
+    precision, dtype = precision_of_call(state.settings, dtypes_of(state.arguments, edges, given), edges)
     tensors = {name: tensor_of(of, layer, given) for name, of in made_of}
     if temperature is not None:
         tensors["temperature"] = attribute(layer, temperature).t

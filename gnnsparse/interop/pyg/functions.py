@@ -24,6 +24,8 @@ import torch
 import torch_geometric.utils as utils
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.nn.parameter_dict import ParameterDict
+from torch_geometric.utils.hetero import construct_bipartite_edge_index
 
 from gnnsparse.interop.models import FallbackError, precision_of
 from gnnsparse.interop.pyg.graphs import MOST_RESULTS, Remembered, check_eager, is_traced, memo, parts_of
@@ -191,11 +193,40 @@ def _note_gcn(edge_index: Any, arguments: Any, options: dict[str, Any], found: t
         memo.graph(edges).gcn = Remembered(given["num_nodes"], weight)
 
 
+def _one_graph(
+    edges: dict[Any, Any], sources: dict[Any, int], targets: dict[Any, int], edge_attr_dict: Any = None,
+    num_nodes: int | None = None,
+) -> Any:  # fmt: skip
+    """PyG's construct_bipartite_edge_index, whose edge_index is cached with the edges of the first type."""
+    parts = [edges[kind] for kind in sources]
+    if (
+        not parts
+        or not all(_is_memoised(part, []) and type(part) is torch.Tensor for part in parts)
+        or any(is_sparse(part) for part in parts)
+    ):
+        return construct_bipartite_edge_index(edges, sources, targets, edge_attr_dict, num_nodes)
+    first, *others = parts
+    graph, key = memo.graph(first), (_one_graph, *sources.items(), *targets.items(), *map(id, others))
+    known = graph.results.get(key)
+    if known is None or not known.holds(*others):
+        with outside():
+            found, _ = construct_bipartite_edge_index(edges, sources, targets, None, num_nodes)
+        while len(graph.results) >= MOST_RESULTS:
+            graph.results.popitem(last=False)
+        known = graph.results[key] = Remembered(found, *others)
+    if edge_attr_dict is None:
+        return known.result, None
+    names = ["__".join(kind) if isinstance(edge_attr_dict, ParameterDict) else kind for kind in sources]
+    counts = [part.shape[1] for part in parts]
+    rows = [edge_attr_dict[name].expand(count, -1) for name, count in zip(names, counts, strict=True)]
+    return known.result, torch.cat(rows)
+
+
 _GCN_NORM = inspect.signature(gcn_norm)
 _LOOPS = utils.add_self_loops, utils.add_remaining_self_loops, utils.remove_self_loops
 _MEMOISED = {function: _memoised(function) for function in (gcn_norm, utils.get_laplacian, *_LOOPS)}
 #: Functions of PyG, and what accelerated layers call in their place.
-_INSTEAD = {**_MEMOISED, utils.spmm: product}
+_INSTEAD = {**_MEMOISED, utils.spmm: product, construct_bipartite_edge_index: _one_graph}
 
 
 def rebound(base: type) -> dict[str, Callable[..., Any]]:

@@ -27,6 +27,7 @@ from gnnsparse.interop.pyg.aggregate import (
     unsuitable,
 )
 from gnnsparse.interop.pyg.attention import FUSED, attend, attend_compiled, is_own, is_whole, unsuitable_whole
+from gnnsparse.interop.pyg.by_class import COMPUTED, computed_as, propagate_as, unsuitable_as
 from gnnsparse.interop.pyg.edge_aggregate import probe_edges
 from gnnsparse.interop.pyg.functions import is_sparse, multiplying, rebound
 from gnnsparse.interop.pyg.graphs import CONVERSIONS, Settings
@@ -135,15 +136,20 @@ def is_accelerated(layer: Any) -> bool:
     return "_gnnsparse" in layer.__dict__
 
 
-def _make_propagate(base: Any) -> Callable[..., Any]:
+def _make_propagate(base: Any, kind: type | None) -> Callable[..., Any]:
+    """Make a `propagate`; `kind`: PyG's class whose messages it passes, if these are told by the class."""
+
     def propagate_(self: Any, edge_index: Any, size: Any = None, **given: Any) -> Any:
         state = self._gnnsparse
         is_compiling = torch.compiler.is_compiling()
         if is_sparse(edge_index) and not is_compiling:
             with multiplying(state, edge_index):
                 return base.propagate(self, edge_index, size=size, **given)
-        run = propagate_compiled if is_compiling else propagate
-        out = run(self, state, edge_index, size, given)
+        if kind is not None:
+            out = NOTHING if is_compiling else propagate_as(self, kind, state, edge_index, size, given)
+        else:
+            run = propagate_compiled if is_compiling else propagate
+            out = run(self, state, edge_index, size, given)
         return base.propagate(self, edge_index, size=size, **given) if out is NOTHING else out
 
     propagate_.__name__ = "propagate"
@@ -226,10 +232,10 @@ def _generated(base: type) -> bool:
 @functools.cache
 def _class_for(base: Any) -> Any:
     methods: dict[str, Any] = rebound(base)
-    kind = is_own(base)
+    kind, computed = is_own(base), computed_as(base)
     methods["forward"] = _make_forward(kind, methods.get("forward", base.forward))
     if not is_whole(kind):
-        methods["propagate"] = methods["_jinja_propagate"] = _make_propagate(base)
+        methods["propagate"] = methods["_jinja_propagate"] = _make_propagate(base, computed)
     namespace = {
         **methods,
         "__module__": base.__module__,
@@ -242,6 +248,7 @@ def _class_for(base: Any) -> Any:
         "_set_jittable_templates": lambda self, raise_on_error=False: None,
         "_gnnsparse_base": base,
         "_gnnsparse_kind": kind,
+        "_gnnsparse_computed": computed,
     }
     return type(base)(base.__name__, (base,), namespace)
 
@@ -277,6 +284,8 @@ def refusal(layer: Any) -> str | None:
     if (own_kind := is_own(kind)) is not None:
         why = unsuitable_whole(layer, own_kind)
         return why if why is None or is_whole(own_kind) else unsuitable(layer)
+    if (computed := computed_as(kind)) is not None:
+        return unsuitable_as(layer, computed)
     if (why := unsuitable(layer, by_edges=True)) is not None:
         return why
     arguments = arguments_of(layer.inspector.get_param_names("message"))
@@ -402,6 +411,8 @@ def report(model: torch.nn.Module) -> Report:
                 module, kind
             ) is None:
                 runs_on = FUSED[kind].runs_on
+            elif not state.runs_on and (kind := type(module)._gnnsparse_computed) is not None:
+                runs_on = COMPUTED[kind].runs_on
             why = max(fallbacks, key=fallbacks.__getitem__) if runs_on == "PyG" else ""
             rows.append(Row(name, type(module).__name__, runs_on, why, dict(state.runs_on), fallbacks))
         elif isinstance(module, MessagePassing):
