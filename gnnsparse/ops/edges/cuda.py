@@ -97,23 +97,21 @@ class Variant(NamedTuple):
         """Return the edges of a lane in a step, the steps on their way, and bytes of shared memory."""
         wide = self.elements // 4
         vectors = self.count("gathered", "edge") + wide * self.count("gathered_winner")
-        row_vectors = self.count("row") + wide * self.count("row_winner")
-        reads_ids = self.count("gathered_winner", "row_winner") or self.outputs(
-            "edge", "edge_number", "mapped_edge"
-        )
-        numbers = self.count("gathered_number", "edge_number") + bool(reads_ids)
-        of_edge = 4 * (-(-self.size // 4) * 4 + numbers)
+        of_edge = 4 * (-(-self.size // 4) * 4 + self.count("gathered_number", "edge_number"))
+        has_ids = self.size or self.count("edge", "edge_number", "gathered_winner", "row_winner")
+        has_ids = has_ids or self.outputs("edge", "edge_number", "mapped_edge")
         for batch, stages in ((4, 3), (4, 2), (2, 3), (2, 2), (1, 2)):
             slots = batch << (5 - self.lanes_log)
-            stage = 512 * (row_vectors + vectors * batch) + -(-4 * self.count("row_number") // 16) * 16
-            stage = -(-(stage + of_edge * slots) // 16) * 16
-            if _WARPS * stages * stage <= _RING_BYTES:
+            stage = -(-(512 * vectors * batch + of_edge * slots) // 16) * 16
+            ids = 1 << ((stages - 1) * slots + 31).bit_length() if has_ids else 0
+            ring_bytes = _WARPS * (stages * stage + 4 * (32 + ids + 64))
+            if ring_bytes <= _RING_BYTES:
                 break
-        if _WARPS * stages * stage > _MOST_RING_BYTES:
+        if ring_bytes > _MOST_RING_BYTES:
             bad_value(
                 "message", f"has {len(self.pass_.inputs)} inputs; accepted: about 20 tensors of features"
             )
-        return batch, stages, _WARPS * stages * stage
+        return batch, stages, ring_bytes
 
     def resident_blocks(self) -> int:
         """Return the blocks that a multiprocessor should hold, by an estimate of the registers."""

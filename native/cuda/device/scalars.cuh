@@ -22,6 +22,18 @@ __device__ __forceinline__ uint32_t bfloat16_pair(float low, float high) {
   return bits;
 }
 
+// NaN if one is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+__device__ __forceinline__ float min_or_nan(float a, float b) {
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+}
+
 __device__ __forceinline__ char* launched_shared() {
   extern __shared__ __align__(1024) char launched_memory[];
   return launched_memory;

@@ -15,6 +15,8 @@ inline uint32_t float16_pair(float low, float high) {
 inline uint32_t bfloat16_pair(float low, float high) {
   return float_to_bf16(low) | static_cast<uint32_t>(float_to_bf16(high)) << 16;
 }
+inline float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
+inline float min_or_nan(float a, float b) { return a < b || a != a ? a : b; }
 inline char* launched_shared() { return emulator::Block::current().dynamic_shared(); }
 
 }  // namespace gnnsparse::cuda

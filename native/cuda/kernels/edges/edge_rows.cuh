@@ -2,7 +2,8 @@
 // (gnnsparse/ops/edges/cuda.py), computes for an edge and a feature. A warp takes neighbouring
 // rows, or a part of a long one; lanes are side by side along the features, 16 bytes each, and then
 // along the edges. What edges need is on its way to shared memory some steps before it is used,
-// over the ends of rows, as in graph attention (kernels/graph_attention/graph_stream.cuh).
+// over the ends of rows, as in graph attention (kernels/graph_attention/graph_stream.cuh). Issue
+// slots bind, so that a step is full whatever rows it is of, and knows no rows until it is used.
 //
 // A Message has kElements (features of a lane), kIs16Bits, kIsHalf, kLanesLog, kBatch (edges that a
 // lane takes in a step), kStages (steps that are on their way), kBlocks (for registers),
@@ -19,9 +20,9 @@ namespace gnnsparse::cuda {
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
 
 // A value of code as it is, and what the generated code calls. NaN gets through all of them.
-__device__ __forceinline__ float edge_relu(float x) { return x < 0.0f ? 0.0f : x; }
-__device__ __forceinline__ float edge_maximum(float a, float b) { return a > b || a != a ? a : b; }
-__device__ __forceinline__ float edge_minimum(float a, float b) { return a < b || a != a ? a : b; }
+__device__ __forceinline__ float edge_relu(float x) { return max_or_nan(x, 0.0f); }
+__device__ __forceinline__ float edge_maximum(float a, float b) { return max_or_nan(a, b); }
+__device__ __forceinline__ float edge_minimum(float a, float b) { return min_or_nan(a, b); }
 __device__ __forceinline__ float edge_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float edge_softplus(float x) {
   return edge_relu(x) + log1pf(expf(-fabsf(x)));
@@ -133,17 +134,25 @@ class EdgeRows {
       kReadsIds || kSize > 0 ||
       Counts::has(EdgeInput::kEdge) || Counts::has(EdgeInput::kEdgeNumber);
   // Whether lanes read what others have copied.
-  static constexpr bool kShares = kSize + kNumbers + kRowNumbers + kReadsIds > 0;
-  // A stage: row vectors, vectors of each of the edges that a lane takes, numbers of the row, and
-  // of all edges behind the map, one by one, and by which they are called.
-  static constexpr uint32_t kEdgesAt = 512 * kRowVectors;
-  static constexpr uint32_t kRowNumbersAt = kEdgesAt + 512 * kVectors * M::kBatch;
-  static constexpr uint32_t kMappedAt = kRowNumbersAt + (4 * kRowNumbers + 15) / 16 * 16;
+  static constexpr bool kShares = kSize + kNumbers > 0;
+  static constexpr bool kHasRowInputs = kRowVectors + kRowNumbers > 0;
+  // A stage: vectors of each of the edges that a lane takes, and of all edges the numbers behind
+  // the map, and single ones.
+  static constexpr uint32_t kMappedAt = 512 * kVectors * M::kBatch;
   static constexpr uint32_t kNumbersAt = kMappedAt + 4 * kPaddedSize * kSlots;
-  static constexpr uint32_t kIdsAt = kNumbersAt + 4 * kNumbers * kSlots;
-  static constexpr uint32_t kStageBytes = (kIdsAt + (kReadsIds ? 4 * kSlots : 0) + 15) / 16 * 16;
-  static_assert(kSlots <= 32, "a lane reads the number of one edge of a step");
-  static_assert(kEdgeWarps * M::kStages * kStageBytes == M::kRingBytes, "as Python allocates it");
+  static constexpr uint32_t kStageBytes = (kNumbersAt + 4 * kNumbers * kSlots + 15) / 16 * 16;
+  // A warp's memory: stages, columns of the 32 edges of which some are copied next, numbers of
+  // edges until they are used, and of the rows the ends and the caller's numbers.
+  static constexpr int kAhead = (M::kStages - 1) * kSlots;  // from the edge that is used
+  static constexpr int kIds = kNeedsIds ? power_of_two(kAhead + 32) : 0;
+  static constexpr uint32_t kColumnsAt = M::kStages * kStageBytes;
+  static constexpr uint32_t kIdsAt = kColumnsAt + 4 * 32;
+  static constexpr int kMappedCopies = (kSlots * kSize + 31) / 32;
+  static constexpr uint32_t kEndsAt = kIdsAt + 4 * kIds;
+  static constexpr uint32_t kRowsAt = kEndsAt + 4 * 32;
+  static constexpr uint32_t kWarpBytes = kRowsAt + 4 * 32;
+  static_assert(32 % kSlots == 0, "the columns of a step are there at once");
+  static_assert(kEdgeWarps * kWarpBytes == M::kRingBytes, "as Python allocates it");
 
  public:
   __device__ explicit EdgeRows(const EdgeLaunch& p) : p_(p) {
@@ -154,13 +163,21 @@ class EdgeRows {
     is_own_ = chunk_ < p.chunks;
     valid_ = p.width - chunk_ * kElements;
     offset_ = is_own_ ? 16u * static_cast<uint32_t>(chunk_) : 0u;
+    memory_ = pin_register(static_cast<uint32_t>(__cvta_generic_to_shared(launched_)) +
+                           threadIdx.x / 32 * kWarpBytes);
+    lane_bytes_ = pin_register(16u * static_cast<uint32_t>(lane_));
+    word_bytes_ = pin_register(4u * static_cast<uint32_t>(lane_));
     for_each<M::kInputs>([&](auto k) {
+      if constexpr (Counts::edge_vectors(M::input(k)) > 0) {
+        from_[k] = pin_register(p.inputs[k].data + Counts::edge_vectors(M::input(k)) * offset_);
+      }
       if constexpr (M::input(k) == EdgeInput::kVectorNumber) {
         fixed_[k][0] = __ldg(reinterpret_cast<const float*>(p.inputs[k].data));
       } else if constexpr (M::input(k) == EdgeInput::kVector) {
         load_floats(p.inputs[k].data, fixed_[k]);
       }
     });
+    if constexpr (kSize > 0) mapped_ = place_of_word(lane_);
 #pragma unroll
     for (int s = 0; s < kSize; ++s) load_floats(p.map.data + s * int64_t{p.map.row}, map_[s]);
   }
@@ -206,12 +223,22 @@ class EdgeRows {
   }
 
  private:
-  struct Row {
-    int64_t begin;  // of the warp's first row
-    int first;      // the row's first edge, counted from there
-    int count;      // -1: a longer row than the limit
-    int row;        // in the caller's numbering
+  struct MappedPlace {
+    uint32_t slot;     // 4 times the edge of a step
+    uint32_t to;       // behind kMappedAt
+    const char* from;  // without the edge's offset
   };
+  __device__ __forceinline__ MappedPlace place_of_word(int word) const {
+    const char* data = nullptr;
+    for_each<M::kInputs>([&](auto k) {
+      if constexpr (M::input(k) == EdgeInput::kMapped) data = p_.inputs[k].data;
+    });
+    const int slot = word / at_least_one(kSize);
+    const int s = word - slot * kSize;
+    return {pin_register(4u * static_cast<uint32_t>(slot)),
+            pin_register(4u * static_cast<uint32_t>(slot * kPaddedSize + s)),
+            pin_register(data + 4 * s)};
+  }
 
   __device__ __forceinline__ bool is_real(int e) const { return e < valid_; }
   __device__ __forceinline__ void load_floats(const char* from, float (&to)[kElements]) const {
@@ -222,173 +249,256 @@ class EdgeRows {
     }
   }
 
-  // The producer: it starts the copies of each step.
-
-  __device__ __forceinline__ Row row_of(int r) const {
-    return {base_, __shfl_sync(kAllLanes, own_first_, r), __shfl_sync(kAllLanes, own_count_, r),
-            __shfl_sync(kAllLanes, own_row_, r)};
-  }
-  __device__ __forceinline__ void next_row() {
-    at_ = 0;
-    do {
-      ++next_;
-    } while (next_ < rows_ && __shfl_sync(kAllLanes, own_count_, next_) <= 0);
-    if (next_ < rows_) row_ = row_of(next_);
-  }
-  __device__ __forceinline__ void read_numbers() {
-    const int at = row_.first + min(at_ + lane_, row_.count - 1);
-    column_ = __ldg(p_.indices + row_.begin + at);
-    if constexpr (kNeedsIds) {
-      id_ = p_.edge_ids != nullptr ? __ldg(p_.edge_ids + row_.begin + at)
-                                   : static_cast<int>(row_.begin) + at;
-    }
-  }
-  __device__ __forceinline__ const char* vector_at(const EdgeArray& array, int row) const {
-    return array.data + offset_ + static_cast<uint64_t>(static_cast<uint32_t>(row)) * array.row;
-  }
-  // Copies what the lane needs of a row of an input, `to` and every 512 bytes.
-  template <int kCount>
-  __device__ __forceinline__ void copy_vectors(uint32_t to, const EdgeArray& array, int row,
-                                               bool real) const {
-    if constexpr (kCount == 1) {
-      copy_async_or_zero(to, vector_at(array, row), real);
-    } else {  // winners of 16-bit features are twice as wide
-#pragma unroll
-      for (int v = 0; v < kCount; ++v) {
-        copy_async_or_zero(to + 512 * v, vector_at(array, row) + (kCount - 1) * offset_ + 16 * v,
-                           real);
-      }
-    }
-  }
-  __device__ __forceinline__ void fetch(uint32_t stage) {
-    if (next_ < rows_) {
-      if (at_ == 0) fetch_row(stage);
-      const int left = row_.count - at_;
-#pragma unroll
-      for (int i = 0; i < M::kBatch; ++i) {
-        if (i * kEdges >= left) break;
-        const int slot = i * kEdges + edge_;
-        const int column = __shfl_sync(kAllLanes, column_, slot);
-        const int id = Counts::has(EdgeInput::kEdge) ? __shfl_sync(kAllLanes, id_, slot) : 0;
-        const bool real = is_own_ && slot < left;
-        const uint32_t to = stage + kEdgesAt + 512 * kVectors * i + 16 * lane_;
-        for_each<M::kInputs>([&](auto k) {
-          constexpr EdgeInput kKind = M::input(k);
-          constexpr uint32_t kAt = 512 * Counts::edge_vector(k);
-          if constexpr (Counts::edge_vectors(kKind) > 0) {
-            const int from = kKind == EdgeInput::kEdge ? id : column;
-            copy_vectors<Counts::edge_vectors(kKind)>(to + kAt, p_.inputs[k], from, real);
-          }
-        });
-      }
-      fetch_numbers(stage, left);
-      at_ += kSlots;
-      if (at_ >= row_.count) next_row();
-      if (next_ < rows_) read_numbers();
-    }
-    commit_copies();
-  }
-  __device__ __forceinline__ void fetch_row(uint32_t stage) const {
-    for_each<M::kInputs>([&](auto k) {
-      constexpr EdgeInput kKind = M::input(k);
-      constexpr uint32_t kAt = 512 * Counts::row_vector(k);
-      if constexpr (Counts::row_vectors(kKind) > 0) {
-        copy_vectors<Counts::row_vectors(kKind)>(stage + kAt + 16 * lane_, p_.inputs[k], row_.row,
-                                                 is_own_);
-      } else if constexpr (kKind == EdgeInput::kRowNumber) {
-        constexpr uint32_t kNumberAt = kRowNumbersAt + 4 * Counts::row_number(k);
-        if (lane_ == 0) {
-          copy_number_async<4>(stage + kNumberAt, p_.inputs[k].data + 4 * int64_t{row_.row}, true);
-        }
-      }
-    });
-  }
-  // Numbers of edges: a lane copies those of one, and some of those behind the map.
-  __device__ __forceinline__ void fetch_numbers(uint32_t stage, int left) const {
-    if constexpr (kReadsIds) {
-      if (lane_ < kSlots) store_shared(stage + kIdsAt + 4 * lane_, static_cast<uint32_t>(id_));
-    }
-    for_each<M::kInputs>([&](auto k) {
-      constexpr EdgeInput kKind = M::input(k);
-      if constexpr (Counts::is_number_of_edge(kKind)) {
-        constexpr uint32_t kAt = kNumbersAt + 4 * Counts::edge_number(k) * kSlots;
-        const int from = kKind == EdgeInput::kEdgeNumber ? id_ : column_;
-        if (lane_ < kSlots) {
-          copy_number_async<4>(stage + kAt + 4 * lane_, p_.inputs[k].data + 4 * int64_t{from},
-                               lane_ < left);
-        }
-      } else if constexpr (kKind == EdgeInput::kMapped) {
-#pragma unroll
-        for (int first = 0; first < kSlots * kSize; first += 32) {
-          const int word = first + lane_;
-          const int slot = word / at_least_one(kSize);
-          const int s = word - slot * kSize;
-          const int id = __shfl_sync(kAllLanes, id_, slot < kSlots ? slot : 0);
-          if (slot < kSlots) {
-            const uint64_t row = static_cast<uint32_t>(id);
-            copy_number_async<4>(stage + kMappedAt + 4 * (slot * kPaddedSize + s),
-                                 p_.inputs[k].data + row * (4 * kSize) + 4 * s, slot < left);
-          }
-        }
-      }
-    });
-  }
-
-  // The consumer.
+  // A warp goes through the edges of neighbouring rows in steps that do not end where rows do.
 
   __device__ void run_item(int64_t item) {
     int partial = -1;
+    int rows = 1;
+    int count = 0;
     int64_t own = 0;
     int64_t begin = 0;
+    bool is_long = false;
     if (item < p_.part_count) {
       const EdgePart part = p_.parts[item];
       own = part.row;
       begin = p_.indptr[own] + part.first;
-      own_count_ = part.count;
+      count = part.count;
       partial = part.partial;
-      rows_ = 1;
     } else {
       const int64_t first = (item - p_.part_count) * p_.rows_per_warp;
       const int64_t left = p_.rows - first;
-      rows_ = static_cast<int>(left < p_.rows_per_warp ? left : p_.rows_per_warp);
-      own = first + min(lane_, rows_ - 1);
+      rows = static_cast<int>(left < p_.rows_per_warp ? left : p_.rows_per_warp);
+      own = first + min(lane_, rows - 1);
       begin = p_.indptr[own];
-      const int64_t count = p_.indptr[own + 1] - begin;
-      own_count_ = count > p_.row_limit ? -1 : static_cast<int>(count);
+      const int64_t of_row = p_.indptr[own + 1] - begin;
+      is_long = lane_ < rows && of_row > p_.row_limit;
+      count = static_cast<int>(of_row);
     }
-    own_row_ = p_.row_ids != nullptr ? p_.row_ids[own] : static_cast<int>(own);
-    base_ = __shfl_sync(kAllLanes, begin, 0);
-    own_first_ = static_cast<int>(begin - base_);
-
-    const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(memory_)) +
-                          threadIdx.x / 32 * (M::kStages * kStageBytes);
-    next_ = -1;
-    next_row();
-    if (next_ < rows_) read_numbers();
-    for (int stage = 0; stage < M::kStages; ++stage) fetch(ring + stage * kStageBytes);
-    uint32_t stage = ring;
-    for (int r = 0; r < rows_; ++r) {
-      const Row row = row_of(r);
-      if (row.count < 0) continue;
-      clear_rows();
-      for (int at = 0; at < row.count; at += kSlots) {
-        wait_copies_but<M::kStages - 1>();
-        if constexpr (kShares) __syncwarp();
-        if (at == 0) start_row(stage);
-        add_step<M::kBatch>(stage, at, row.count - at, 0);
-        if constexpr (kShares) __syncwarp();  // all have read what is overwritten now
-        fetch(stage);
-        stage += kStageBytes;
-        if (stage == ring + M::kStages * kStageBytes) stage = ring;
-      }
-      finish_row(row, partial);
+    const int64_t base = __shfl_sync(kAllLanes, begin, 0);
+    const int first = static_cast<int>(begin - base);
+    const int row = p_.row_ids != nullptr ? p_.row_ids[own] : static_cast<int>(own);
+    __syncwarp();  // all have read those of the item before
+    store_shared(memory_ + kEndsAt + 4 * lane_, static_cast<uint32_t>(first + count));
+    store_shared(memory_ + kRowsAt + 4 * lane_, static_cast<uint32_t>(row));
+    __syncwarp();
+    // Rows between those that are cut into parts.
+    const uint32_t longs = __ballot_sync(kAllLanes, is_long);
+    for (int r = 0; r < rows;) {
+      const uint32_t left = longs >> r;
+      const int end = left == 0 ? rows : r + __ffs(static_cast<int>(left)) - 1;
+      const int start = __shfl_sync(kAllLanes, first, r);
+      if (end > r) run_rows(r, end, start, base + start, partial);
+      r = end + 1;
+    }
+  }
+  __device__ __forceinline__ int shared_int(uint32_t from) const {
+    return static_cast<int>(load_shared_word(memory_ + from));
+  }
+  // Rows [row, rows_end) of the item, whose edges follow one another from `begin` on.
+  __device__ __forceinline__ void run_rows(int row, int rows_end, int start, int64_t begin,
+                                           int partial) {
+    begin_ = begin;
+    start_ = start;
+    rows_end_ = rows_end;
+    edges_ = shared_int(kEndsAt + 4 * (rows_end - 1)) - start;
+    if constexpr (kHasRowInputs) load_row(row);
+    start_row(row);
+    if (edges_ > 0) read_numbers(0);
+    uint32_t stage = memory_;
+#pragma unroll 1
+    for (int at = -kAhead; at < max(edges_, 1); at += kSlots) {
+      wait_copies_but<M::kStages - 2>();
+      // All see what others have copied, and have read what is overwritten now.
+      if constexpr (kShares) __syncwarp();
+      fetch(stage, at + kAhead);
+      stage += kStageBytes;
+      if (stage == memory_ + M::kStages * kStageBytes) stage = memory_;
+      if (at >= 0) take_step(stage, at, partial);
     }
     wait_copies();
   }
 
-  __device__ __forceinline__ void decode_vector(uint32_t from, float (&to)[kElements]) const {
-    uint32_t words[4];
-    load_shared(from, words);
+  // The producer: it starts the copies of each step. Behind the last edge it copies that again.
+
+  __device__ __forceinline__ void read_numbers(int at) {
+    const int64_t edge = begin_ + min(at + lane_, edges_ - 1);
+    column_ = __ldg(p_.indices + edge);
+    if constexpr (kNeedsIds) {
+      id_ = p_.edge_ids != nullptr ? __ldg(p_.edge_ids + edge) : static_cast<int>(edge);
+    }
+  }
+  __device__ __forceinline__ static constexpr uint32_t id_at(int at) {
+    return kIdsAt + 4 * (static_cast<uint32_t>(at) % at_least_one(kIds));
+  }
+  __device__ __forceinline__ void store_numbers(int at) const {
+    __syncwarp();  // all have read the columns before
+    store_shared(memory_ + kColumnsAt + word_bytes_, static_cast<uint32_t>(column_));
+    if constexpr (kNeedsIds) {
+      store_shared(memory_ + id_at(at + lane_), static_cast<uint32_t>(id_));
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void fetch(uint32_t stage, int at) {
+    if (at < edges_) {
+      if (at % 32 == 0) {
+        store_numbers(at);
+        read_numbers(at + 32);
+      }
+      const uint32_t columns = memory_ + kColumnsAt + 4 * (static_cast<uint32_t>(at) % 32);
+      const uint32_t ids = memory_ + id_at(at);
+      // All that is read comes first: ptxas waits before copies that follow reads.
+      uint32_t column[M::kBatch];
+      uint32_t id[M::kBatch];
+      uint32_t behind_map[at_least_one(kMappedCopies)];
+      if constexpr (Counts::has(EdgeInput::kGathered) || Counts::has(EdgeInput::kGatheredWinner)) {
+        read_batch(columns, column);
+      }
+      if constexpr (Counts::has(EdgeInput::kEdge)) read_batch(ids, id);
+#pragma unroll
+      for (int j = 0; j < kMappedCopies; ++j) {
+        behind_map[j] = load_shared_word(ids + mapped_place(j).slot);
+      }
+      const uint32_t of_column =
+          Counts::has(EdgeInput::kGatheredNumber) ? load_shared_word(columns + word_bytes_) : 0;
+      const uint32_t of_edge =
+          Counts::has(EdgeInput::kEdgeNumber) ? load_shared_word(ids + word_bytes_) : 0;
+      for_each<M::kInputs>([&](auto k) {
+        constexpr EdgeInput kKind = M::input(k);
+#pragma unroll
+        for (int i = 0; i < (Counts::edge_vectors(kKind) > 0 ? M::kBatch : 0); ++i) {
+          const uint64_t row = kKind == EdgeInput::kEdge ? id[i] : column[i];
+          const char* from = from_[k] + row * p_.inputs[k].row;
+          const uint32_t to = stage + lane_bytes_ + 512 * (kVectors * i + Counts::edge_vector(k));
+#pragma unroll
+          for (int v = 0; v < Counts::edge_vectors(kKind); ++v) {
+            copy_async(to + 512 * v, from + 16 * v);
+          }
+        }
+        if constexpr (Counts::is_number_of_edge(kKind)) {
+          constexpr uint32_t kAt = kNumbersAt + 4 * Counts::edge_number(k) * kSlots;
+          const uint64_t row = kKind == EdgeInput::kEdgeNumber ? of_edge : of_column;
+          if (lane_ < kSlots) {
+            copy_number_async<4>(stage + kAt + word_bytes_, p_.inputs[k].data + 4 * row, true);
+          }
+        } else if constexpr (kKind == EdgeInput::kMapped) {
+#pragma unroll
+          for (int j = 0; j < kMappedCopies; ++j) {
+            const MappedPlace place = mapped_place(j);
+            if (32 * (j + 1) <= kSlots * kSize || place.slot < 4 * kSlots) {
+              copy_number_async<4>(stage + kMappedAt + place.to,
+                                   place.from + uint64_t{behind_map[j]} * (4 * kSize), true);
+            }
+          }
+        }
+      });
+    }
+    commit_copies();
+  }
+  // Of the lane's edges of a step.
+  __device__ __forceinline__ void read_batch(uint32_t from, uint32_t (&to)[M::kBatch]) const {
+    if constexpr (kEdges == 1 && M::kBatch == 4) {
+      load_shared(from, to);
+    } else {
+#pragma unroll
+      for (int i = 0; i < M::kBatch; ++i) to[i] = load_shared_word(from + 4 * (i * kEdges + edge_));
+    }
+  }
+  // A lane copies every 32nd of the numbers behind the map of a step's edges.
+  __device__ __forceinline__ MappedPlace mapped_place(int copy) const {
+    constexpr int kOfEdge = at_least_one(kSize);
+    if (32 % kOfEdge == 0 && copy > 0) {
+      MappedPlace place = mapped_;
+      place.slot += 4 * (32 / kOfEdge) * copy;
+      place.to += 4 * kPaddedSize * (32 / kOfEdge) * copy;
+      return place;
+    }
+    if (copy == 0) return mapped_;
+    return place_of_word(32 * copy + lane_);
+  }
+
+  // The consumer.
+  // The consumer.
+
+  // A row's features are on their way since the row before it began.
+  __device__ __forceinline__ void load_row(int r) {
+    const uint64_t row = static_cast<uint32_t>(shared_int(kRowsAt + 4 * r));
+    for_each<M::kInputs>([&](auto k) {
+      constexpr EdgeInput kKind = M::input(k);
+      const EdgeArray& array = p_.inputs[k];
+#pragma unroll
+      for (int v = 0; v < Counts::row_vectors(kKind); ++v) {
+        const char* from =
+            array.data + row * array.row + Counts::row_vectors(kKind) * offset_ + 16 * v;
+        next_vectors_[Counts::row_vector(k) + v] = __ldg(reinterpret_cast<const uint4*>(from));
+      }
+      if constexpr (kKind == EdgeInput::kRowNumber) {
+        next_numbers_[Counts::row_number(k)] =
+            __ldg(reinterpret_cast<const float*>(array.data) + row);
+      }
+    });
+  }
+  __device__ __forceinline__ void start_row(int r) {
+    row_ = r;
+    end_ = shared_int(kEndsAt + 4 * r) - start_;
+    clear_rows();
+    if constexpr (kHasRowInputs) {
+      for_each<M::kInputs>([&](auto k) {
+        constexpr EdgeInput kKind = M::input(k);
+        if constexpr (kKind == EdgeInput::kRow) {
+          decode(next_vectors_[Counts::row_vector(k)], fixed_[k]);
+        } else if constexpr (kKind == EdgeInput::kRowWinner) {
+#pragma unroll
+          for (int v = 0; v < Counts::row_vectors(kKind); ++v) {
+            words_of(next_vectors_[Counts::row_vector(k) + v], fixed_[k] + 4 * v);
+          }
+        } else if constexpr (kKind == EdgeInput::kRowNumber) {
+          fixed_[k][0] = next_numbers_[Counts::row_number(k)];
+        }
+      });
+      load_row(min(r + 1, rows_end_ - 1));
+    }
+  }
+  // Takes the edges of a step, those of one row after those of another.
+  __device__ __forceinline__ void take_step(uint32_t stage, int at, int partial) {
+    int from = at;
+    if (end_ >= at + kSlots) {
+#pragma unroll
+      for (int i = 0; i < M::kBatch; ++i) add_edge<true>(stage, at, i, true);
+      from += kSlots;
+    }
+    if (end_ > at + kSlots) return;
+    const int stop = min(at + kSlots, edges_);
+    do {
+      const int to = min(end_, stop);
+#pragma unroll 1
+      for (int i = (from - at) / kEdges; at + i * kEdges < to; ++i) {
+        const int edge = at + i * kEdges + edge_;
+        add_edge<kEdges == 1>(stage, at, i, edge >= from && edge < to);
+      }
+      from = to;
+      if (to == end_) {
+        finish_row(partial);
+        if (row_ + 1 < rows_end_) {
+          start_row(row_ + 1);
+        } else {
+          end_ = -1;
+        }
+      }
+    } while (from < stop || from == end_);
+  }
+
+  __device__ __forceinline__ static void words_of(const uint4& from, float* to) {
+    to[0] = __uint_as_float(from.x);
+    to[1] = __uint_as_float(from.y);
+    to[2] = __uint_as_float(from.z);
+    to[3] = __uint_as_float(from.w);
+  }
+  __device__ __forceinline__ static void decode(const uint4& from, float (&to)[kElements]) {
+    const uint32_t words[4] = {from.x, from.y, from.z, from.w};
+    decode(words, to);
+  }
+  __device__ __forceinline__ static void decode(const uint32_t (&words)[4],
+                                                float (&to)[kElements]) {
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       if constexpr (!M::kIs16Bits) {
@@ -412,69 +522,34 @@ class EdgeRows {
       for (int w = 0; w < 4; ++w) to[4 * v + w] = __uint_as_float(words[w]);
     }
   }
-  __device__ __forceinline__ void start_row(uint32_t stage) {
-    for_each<M::kInputs>([&](auto k) {
-      constexpr EdgeInput kKind = M::input(k);
-      constexpr uint32_t kAt = 512 * Counts::row_vector(k);
-      constexpr uint32_t kNumberAt = kRowNumbersAt + 4 * Counts::row_number(k);
-      if constexpr (kKind == EdgeInput::kRow) {
-        decode_vector(stage + kAt + 16 * lane_, fixed_[k]);
-      } else if constexpr (kKind == EdgeInput::kRowWinner) {
-        load_winners(stage + kAt + 16 * lane_, fixed_[k]);
-      } else if constexpr (kKind == EdgeInput::kRowNumber) {
-        fixed_[k][0] = shared_float(stage + kNumberAt);
-      }
-    });
-  }
   __device__ __forceinline__ static float shared_float(uint32_t from) {
     return __uint_as_float(load_shared_word(from));
   }
 
-  // Takes the edges of a step that are left from the lane's number `begun` on: kCount at once where
-  // there are so many, then fewer. Only the last may be missing, where edges are side by side.
-  template <int kCount>
-  __device__ __forceinline__ void add_step(uint32_t stage, int at, int left, int begun) {
-    if constexpr (kCount > 1) {
-      if (left >= (begun + kCount) * kEdges) {
-        add<kCount, true>(stage, at, left, begun);
-        begun += kCount;
-        if (begun == M::kBatch) return;
-      }
-      add_step<kCount / 2>(stage, at, left, begun);
-    } else {
-#pragma unroll 1
-      for (; begun < M::kBatch && begun * kEdges < left; ++begun) {
-        add<1, kEdges == 1>(stage, at, left, begun);
-      }
-    }
-  }
-  template <int kCount, bool kFull>
-  __device__ __forceinline__ void add(uint32_t stage, int at, int left, int begun) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int slot = (begun + i) * kEdges + edge_;
-      add_edge<kFull>(stage, begun + i, slot, at + slot, kFull || slot < left);
-    }
-  }
   template <bool kFull>
-  __device__ __forceinline__ void add_edge(uint32_t stage, int i, int slot, int number, bool has) {
+  __device__ __forceinline__ void add_edge(uint32_t stage, int at, int i, bool has) {
     float in[M::kInputs][kElements];
     float mapped[at_least_one(kPaddedSize)];
-    const uint32_t vectors = stage + kEdgesAt + 512 * kVectors * i + 16 * lane_;
-    const int id = kReadsIds ? static_cast<int>(load_shared_word(stage + kIdsAt + 4 * slot)) : 0;
+    const int slot = i * kEdges + edge_;
+    const uint32_t vectors = stage + lane_bytes_ + 512 * kVectors * i;
+    const int id = kReadsIds ? shared_int(id_at(at) + 4 * slot) : 0;
 #pragma unroll
     for (int s = 0; s < kPaddedSize; s += 4) {
       uint32_t words[4];
       load_shared(stage + kMappedAt + 4 * (slot * kPaddedSize + s), words);
 #pragma unroll
-      for (int w = 0; w < 4; ++w) mapped[s + w] = __uint_as_float(words[w]);
+      for (int w = 0; w < 4; ++w) {
+        mapped[s + w] = kFull || has ? __uint_as_float(words[w]) : 0.0f;
+      }
     }
     for_each<M::kInputs>([&](auto k) {
       constexpr EdgeInput kKind = M::input(k);
       constexpr uint32_t kAt = 512 * Counts::edge_vector(k);
       constexpr bool kIsOfRow = kKind == EdgeInput::kRowWinner;
       if constexpr (kKind == EdgeInput::kGathered || kKind == EdgeInput::kEdge) {
-        decode_vector(vectors + kAt, in[k]);
+        uint32_t words[4];
+        load_shared(vectors + kAt, words);
+        decode(words, in[k]);
       } else if constexpr (kKind == EdgeInput::kGatheredWinner || kIsOfRow) {
         float winners[kElements];
         if constexpr (!kIsOfRow) load_winners(vectors + kAt, winners);
@@ -512,7 +587,7 @@ class EdgeRows {
 #pragma unroll
       for (int k = 0; k < M::kOutputs; ++k) out[k][e] = kFull || has ? y[k] : 0.0f;
     }
-    for_each<M::kOutputs>([&](auto k) { take<kFull, k>(out[k], mapped, id, number, has); });
+    for_each<M::kOutputs>([&](auto k) { take<kFull, k>(out[k], mapped, id, at + slot, has); });
   }
 
   // What an edge gives for an output.
@@ -666,7 +741,7 @@ class EdgeRows {
       for (int e = 0; e < kElements; ++e) x[e] += __shfl_xor_sync(kAllLanes, x[e], offset);
     }
   }
-  __device__ __forceinline__ void finish_row(const Row& row, int partial) {
+  __device__ __forceinline__ void finish_row(int partial) {
 #pragma unroll
     for (int k = 0; k < kSums; ++k) add_over_edges(sums_[k]);
     for_each<kExtremes>([&](auto k) {
@@ -690,7 +765,7 @@ class EdgeRows {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
         if (where_[k][e] < 0) continue;
-        const int64_t at = row.begin + row.first + where_[k][e];
+        const int64_t at = begin_ + where_[k][e];
         where_[k][e] = p_.edge_ids != nullptr ? __ldg(p_.edge_ids + at) : static_cast<int>(at);
       }
     });
@@ -702,7 +777,7 @@ class EdgeRows {
       }
     }
     if (edge_ != 0) return;
-    if (partial < 0) return write_row(row.row);
+    if (partial < 0) return write_row(shared_int(kRowsAt + 4 * row_));
     float* to = p_.partial + int64_t{partial} * p_.partial_floats;
     if (is_own_) {
 #pragma unroll
@@ -818,7 +893,10 @@ class EdgeRows {
   }
 
   const EdgeLaunch& p_;
-  char* memory_ = launched_shared();
+  char* launched_ = launched_shared();
+  uint32_t memory_;      // the warp's
+  uint32_t lane_bytes_;  // 16 for each lane before this one
+  uint32_t word_bytes_;  // 4
   int lane_;
   int edge_;
   int chunk_;    // of all features
@@ -830,21 +908,24 @@ class EdgeRows {
   float map_[at_least_one(kSize)][kElements];
   float sums_[at_least_one(kSums)][kElements];
   float best_[at_least_one(kExtremes)][kElements];
-  int where_[at_least_one(kExtremes)]
-            [kElements];  // the edge, counted from the row's or part's first
+  int where_[at_least_one(kExtremes)][kElements];  // the edge, counted from begin_
   float numbers_[at_least_one(kOutNumbers)];
   float vectors_[at_least_one(kOutVectors)][kElements];
   float weights_[at_least_one(kHasWeights ? kSize : 0)][kElements];
-  // Lane i holds row i of the item.
-  int64_t base_ = 0;
-  int own_first_ = 0;
-  int own_count_ = 0;
-  int own_row_ = 0;
-  int rows_ = 0;
-  // The producer's place, and the column and number of one edge of its next step.
-  Row row_{};
-  int next_ = 0;
-  int at_ = 0;
+  MappedPlace mapped_;
+  const char* from_[M::kInputs];  // what edges gather, with the lane's offset
+  // Rows that follow one another: their first edge, how many they have, and where the first one
+  // begins, counted from the first edge of the item.
+  int64_t begin_ = 0;
+  int edges_ = 0;
+  int start_ = 0;
+  int rows_end_ = 0;
+  // The row whose edges are taken, and where it ends; what the next one has.
+  int row_ = 0;
+  int end_ = 0;
+  uint4 next_vectors_[at_least_one(kRowVectors)];
+  float next_numbers_[at_least_one(kRowNumbers)];
+  // The column and number of one of the edges that come to shared memory next.
   int column_ = 0;
   int id_ = 0;
 };
