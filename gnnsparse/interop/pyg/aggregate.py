@@ -183,6 +183,11 @@ def _reduction_of(aggregation: Any) -> str | None:
     return None
 
 
+def _has_steps(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS) -> bool:
+    """Return whether the methods of a layer between `propagate` and the sum are `steps`."""
+    return bool(steps_of(type(layer)) == steps and layer.__dict__.keys().isdisjoint(_STEPS))
+
+
 def unsuitable(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS, by_edges: bool = False) -> str | None:
     """Return why no call of a layer can be a product, whatever its message; None: calls can be.
 
@@ -193,7 +198,7 @@ def unsuitable(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS, by_edges: bool
     if layer.flow != "source_to_target":
         return f"flow={layer.flow!r}"
     # Compared one after another where torch.compile watches, or something differs.
-    if torch.compiler.is_compiling() or not (steps_of(kind) == steps and own.keys().isdisjoint(_STEPS)):
+    if torch.compiler.is_compiling() or not _has_steps(layer, steps):
         for name, function in zip(_STEPS, steps, strict=True):
             if getattr(kind, name) is not function or name in own:
                 return f"it overrides `{name}`"
@@ -251,12 +256,15 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
     try:
         if state.settings.convert == "auto":
             memo.check(edges)
-        if (why := watched(layer, edges) or unsuitable(layer, by_edges=True)) is not None:
+        if (why := watched(layer, edges)) is not None:
             raise FallbackError(why)
         check_eager()
         key = _signature(layer, edges, size, given)
         call = None if key is None else state.calls.get(key)
-        if call is None or call.settings is not state.settings or not call.holds(layer):
+        is_known = call is not None and call.settings is state.settings and _has_steps(layer)
+        if call is None or not (is_known and layer.flow == "source_to_target" and call.holds(layer)):
+            if (why := unsuitable(layer, by_edges=True)) is not None:
+                raise FallbackError(why)
             call = _call(layer, state, edges, size, given)
             if key is not None:
                 while len(state.calls) >= _MOST_READINGS:
@@ -311,8 +319,10 @@ class Product:
     note: str
 
     def holds(self, layer: Any) -> bool:
-        """Return whether the message is what it was."""
-        return self.reading.holds(layer)
+        """Return whether the message is what it was; of the aggregation, the class is in the signature."""
+        aggregation = layer._modules["aggr_module"]
+        is_own = aggregation.__dict__.keys().isdisjoint(REDUCING) and not is_watched(aggregation)
+        return is_own and self.reading.holds(layer)
 
     def run(self, layer: Any, state: LayerState, edges: Any, given: dict[str, Any]) -> torch.Tensor:
         """Compute the product."""

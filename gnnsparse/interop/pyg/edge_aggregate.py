@@ -49,11 +49,6 @@ REDUCING = (
     "__call__", "forward", "reduce", "assert_index_present", "assert_sorted_index",
     "assert_two_dimensional_input",
 )  # fmt: skip
-_SIMPLE = {
-    aggr.SumAggregation: "sum", aggr.MeanAggregation: "mean", aggr.MaxAggregation: "max",
-    aggr.MinAggregation: "min", aggr.VarAggregation: "var", aggr.StdAggregation: "std",
-    aggr.SoftmaxAggregation: "softmax",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,10 +61,21 @@ class Reductions:
     scaler: Any = None  # the DegreeScalerAggregation, whose scaling follows
 
 
+_SIMPLE = {
+    aggr.SumAggregation: Reductions(("sum",)), aggr.MeanAggregation: Reductions(("mean",)),
+    aggr.MaxAggregation: Reductions(("max",)), aggr.MinAggregation: Reductions(("min",)),
+}  # fmt: skip
+_VAR, _STD = Reductions(("var",)), Reductions(("std",))
+
+
 def _is_plain(module: torch.nn.Module) -> bool:
     """Return whether nothing watches an aggregation and its parts, or replaces their methods."""
-    is_own = not is_watched(module) and module.__dict__.keys().isdisjoint(REDUCING)
-    return is_own and all(_is_plain(part) for part in module._modules.values() if part is not None)
+    if is_watched(module) or not module.__dict__.keys().isdisjoint(REDUCING):
+        return False
+    for part in module._modules.values():  # noqa: SIM110  (`all` takes twice as long)
+        if part is not None and not _is_plain(part):
+            return False
+    return True
 
 
 def reductions_of(aggregation: Any) -> Reductions | None:
@@ -79,6 +85,8 @@ def reductions_of(aggregation: Any) -> Reductions | None:
 
 def _reductions(aggregation: Any) -> Reductions | None:
     kind = type(aggregation)
+    if (simple := _SIMPLE.get(kind)) is not None:
+        return simple
     if kind is aggr.DegreeScalerAggregation:
         inner = _reductions(aggregation.aggr)
         return None if inner is None or inner.scaler else replace(inner, scaler=aggregation)
@@ -91,10 +99,11 @@ def _reductions(aggregation: Any) -> Reductions | None:
         by = [part for part in known if part.names == ("softmax",)] or known[:1]
         names = tuple(name for part in known for name in part.names)
         return replace(by[0], names=names) if all(part == by[0] for part in by) else None
-    if kind not in _SIMPLE or getattr(getattr(aggregation, "var_aggr", aggregation), "semi_grad", False):
+    if kind in (aggr.VarAggregation, aggr.StdAggregation):
+        variance = aggregation if kind is aggr.VarAggregation else aggregation.var_aggr
+        return None if variance.semi_grad else _VAR if variance is aggregation else _STD
+    if kind is not aggr.SoftmaxAggregation or aggregation.semi_grad:
         return None
-    if kind is not aggr.SoftmaxAggregation:
-        return Reductions((_SIMPLE[kind],))
     if type(aggregation.t) is torch.nn.Parameter:
         return Reductions(("softmax",), aggregation, tuple(aggregation.t.shape))
     return Reductions(("softmax",), float(aggregation.t)) if type(aggregation.t) in (int, float) else None
@@ -148,7 +157,8 @@ class EdgeProduct:
 
     def holds(self, layer: Any) -> bool:
         """Return whether the message and the aggregation are what they were."""
-        return self.reading.holds(layer) and reductions_of(layer.aggr_module) == self.reductions
+        found = reductions_of(layer._modules["aggr_module"])
+        return (found is self.reductions or found == self.reductions) and self.reading.holds(layer)
 
     def run(self, layer: Any, state: Any, edges: Any, given: dict[str, Any]) -> torch.Tensor:
         """Compute the function, and reduce it."""
@@ -173,7 +183,8 @@ class EdgeProduct:
 
 def _joined(found: list[torch.Tensor], sizes: tuple[int, ...], is_stacked: bool, count: int) -> torch.Tensor:
     """Return what `count` reductions side by side make of messages of these sizes."""
-    found = [part.reshape(part.shape[0], *sizes) for part in found]
+    if len(sizes) > 1:
+        found = [part.reshape(part.shape[0], *sizes) for part in found]
     if is_stacked:
         found = [torch.stack(found[i::count], dim=1) for i in range(count)]
     return found[0] if len(found) == 1 else torch.cat(found, dim=-1)

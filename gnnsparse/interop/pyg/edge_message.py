@@ -574,8 +574,8 @@ def _with_bias(terms: list[_Term], bias: Source) -> list[_Term]:
     """Add a bias to the rows of a node's side, so that no vector is added for each edge, if there are any."""
     for side in ("target", "source"):
         for i, term in enumerate(terms):
-            if term.side == side and not term.is_negative:
-                terms[i] = replace(term, source=("sum", (False, term.source), (False, bias)))
+            if term.side == side and not term.is_negative:  # it is what the linear layer made of rows
+                terms[i] = replace(term, source=(*term.source, bias))
                 return terms
     return [*terms, _Term("shared", bias)]
 
