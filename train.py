@@ -205,8 +205,11 @@ def build_model(cfg: DictConfig, in_channels: int, out_channels: int, **more: An
         return model.build(in_channels, out_channels=out_channels, **{**options, **more})
 
 
-def check_model(cfg: DictConfig, in_channels: int, out_channels: int, **more: Any) -> None:
+def check_model(cfg: DictConfig, in_channels: int, out_channels: int, **more: Any) -> torch.nn.Module:
     """Refuse wrong options of the model, and a model that does not fit into memory, without making it.
+
+    Returns:
+        The model, of tensors without memory.
 
     Raises:
         TypeError: an option is of another type.
@@ -226,19 +229,25 @@ def check_model(cfg: DictConfig, in_channels: int, out_channels: int, **more: An
         raise ValueError(f"model: {str(error).splitlines()[0]}") from error
     count = sum(parameter.numel() for parameter in model.parameters())
     check_memory("model", 16 * count, f"training {count} parameters in float32")
+    return model
 
 
-def sample_what_is_on_disk(cfg: DictConfig) -> None:
-    """Set the options of a sampler for a graph on disk, after a line that says so, if none was chosen."""
+def complete_sampler(cfg: DictConfig, model: torch.nn.Module) -> None:
+    """Set the fan-outs for a model, and the sampler of a graph on disk, after a line that says so.
+
+    What was chosen stays.
+    """
     from gnnsparse.data.large.folder import HEADER
+    from gnnsparse.train.settings import SamplerConfig
 
-    path = OmegaConf.select(cfg, "dataset.path")
+    path, found = OmegaConf.select(cfg, "dataset.path"), None
     if cfg.sampler.name == "none" and isinstance(path, str) and (Path(path).expanduser() / HEADER).is_file():
-        layers = OmegaConf.select(cfg, "model.num_layers")
-        cfg.sampler.name = "neighbor"
-        cfg.sampler.fanouts = [10] * (layers if isinstance(layers, int) else 2)
-        fanouts = ",".join(map(str, cfg.sampler.fanouts))
-        show_line(f"{path} is a graph on disk: sampler=neighbor sampler.fanouts=[{fanouts}]")
+        cfg.sampler.name, found = "neighbor", path
+    settings: SamplerConfig = section(cfg, "sampler", SamplerConfig).with_fanouts(model)
+    cfg.sampler.fanouts = None if settings.fanouts is None else list(settings.fanouts)
+    if found is not None and settings.fanouts is not None:
+        fanouts = ",".join(map(str, settings.fanouts))
+        show_line(f"{found} is a graph on disk: sampler=neighbor sampler.fanouts=[{fanouts}]")
 
 
 def read_settings(cfg: DictConfig) -> RunOptions:
@@ -248,9 +257,8 @@ def read_settings(cfg: DictConfig) -> RunOptions:
     from gnnsparse.train.tasks import RunOptions
     from models import MODELS
 
-    sample_what_is_on_disk(cfg)
     task_name(cfg)
-    check_model(cfg, 1, 1)
+    complete_sampler(cfg, check_model(cfg, 1, 1))
     own = {"model", "dataset", *SECTIONS}
     groups = {
         str(name): to_dict(group)
@@ -334,6 +342,7 @@ def set_up(
     from gnnsparse.data import CATALOG
     from gnnsparse.errors import naming
     from gnnsparse.train import check_checkpoint
+    from gnnsparse.train.sampled import check_blocks
 
     task.check(run)
     if resume is not None:
@@ -345,7 +354,11 @@ def set_up(
             dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
     dataset = with_used_edges(cfg, dataset)
     more = task.model_options(dataset)
-    check_model(cfg, *task.model_sizes(dataset), **more)
+    made = check_model(cfg, *task.model_sizes(dataset), **more)
+    if run.sampler.draws:
+        check_blocks(made, run.sampler)
+    if run.peers is not None:
+        run = dataclasses.replace(run, model=build_model(cfg, *task.model_sizes(dataset), **more))
     data = task.make_data(dataset, run)
     lightning.seed_everything(cfg.seed, verbose=False)
     model = build_model(cfg, *task.model_sizes(dataset), **more)

@@ -21,8 +21,8 @@ from gnnsparse.distributed.training import Peers, group_options
 
 __all__ = ["JobError", "Place", "Ranks"]
 
-#: Seconds that ranks have to end by themselves after one of them has failed, or before they are killed.
-_GRACE = 15.0
+#: Seconds that ranks have to end by themselves, and to say that they failed too after one of them has.
+_GRACE, _FAILING = 15.0, 2.0
 
 
 class JobError(Exception):
@@ -48,10 +48,9 @@ class Place:
 
 def _groups(rank: int, counts: tuple[int, ...], backend: str) -> dict[int, Peers | None]:
     """Make the groups of the first n processes, for each count n. All processes call it."""
-    found: dict[int, Peers | None] = {}
+    found: dict[int, Peers | None] = {1: None}  # what a benchmark asks of one process
     for count in counts:
         if count == 1:
-            found[count] = None
             continue
         members = list(range(count))
         control = dist.new_group(members, backend="gloo")
@@ -120,7 +119,8 @@ class Ranks:
         """Call function(place, *args) on the first `count` processes; returns what each of them returned.
 
         Raises:
-            JobError: it failed on one of them, or took longer than `limit` seconds.
+            JobError: it failed on one of them, one of them ended, or it took longer than `limit` seconds. The
+                processes are ended then, since what they still exchange may belong to the failed call.
         """
         if not self._processes:
             self._start()
@@ -131,35 +131,40 @@ class Ranks:
         for done in range(count):
             try:
                 rank, problem, found_here = self._answer(until)
-            except TimeoutError as error:
-                # A rank that waits for one that has failed can't be used again.
-                self.stop()
-                late = f"{count - done} of {count} ranks did not end"
-                raise JobError("; ".join([*problems, late])) from error
+            except TimeoutError:
+                # What a rank that was killed leaves is an error of each rank that waits for it.
+                problems = [*self._ended(), *problems, f"{count - done} of {count} ranks did not end"]
+                break
             found[rank] = found_here
             if problem is not None:
                 problems.append(f"rank {rank}: {problem}")
-                until = min(until, time.monotonic() + _GRACE)
+                until = min(until, time.monotonic() + _FAILING)
         if problems:
-            raise JobError(problems[0])
+            self.stop(0.0)
+            raise JobError("; ".join(problems[:2]))  # others fail by the first one
         return found
+
+    def _ended(self) -> list[str]:
+        """Return which processes have ended, and how."""
+        codes = ((rank, process.exitcode) for rank, process in enumerate(self._processes))
+        return [f"rank {rank} ended with status {code}" for rank, code in codes if code not in (None, 0)]
 
     def _answer(self, until: float) -> Any:
         while (left := until - time.monotonic()) > 0:
             try:
                 return self._outbox.get(timeout=min(left, 1.0))
             except queue.Empty:
-                if any(process.exitcode not in (None, 0) for process in self._processes):
-                    until = min(until, time.monotonic() + _GRACE)
+                if self._ended():
+                    until = min(until, time.monotonic() + _FAILING)
         raise TimeoutError
 
-    def stop(self) -> None:
-        """End the processes, those that hang by force."""
+    def stop(self, grace: float = _GRACE) -> None:
+        """End the processes, by force those that have not ended by themselves after some seconds."""
         for inbox in self._inboxes:
             inbox.put(None)
-        until = time.monotonic() + _GRACE
+        until = time.monotonic() + grace
         for process in self._processes:
-            process.join(max(until - time.monotonic(), 0.1))
+            process.join(max(until - time.monotonic(), 0.0))
             if process.is_alive():
                 process.kill()
                 process.join()

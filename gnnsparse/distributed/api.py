@@ -16,12 +16,13 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnsparse.distributed.cost import Rates, choose_way, known_rates
-from gnnsparse.distributed.exchange import gather_ranks
+from gnnsparse.distributed.exchange import FeatureExchange, gather_ranks
 from gnnsparse.distributed.names import PARTITIONS, WAYS
 from gnnsparse.distributed.operand import DistributedOperand
 from gnnsparse.distributed.operations import FeatureOperations, RowOperations
 from gnnsparse.distributed.partition import Partition
 from gnnsparse.distributed.shard import ShardFacts, ShardRecipe, content_of, load_shard
+from gnnsparse.distributed.trial import tried
 from gnnsparse.errors import (
     bad_type,
     bad_value,
@@ -42,8 +43,12 @@ from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import to_plain
 from gnnsparse.runtime.timing import measure
+from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
+
+#: Ways that every operation runs by.
+_BY_ROWS = ("halo", "gather")
 
 
 def group_of(group: Any) -> dist.ProcessGroup | None:
@@ -77,6 +82,7 @@ def distribute(
     chunks: int | None = None,
     split: bool | None = None,
     rates: Rates | None = None,
+    trial: Callable[[SparseOperand], object] | None = None,
     cache: bool | str | os.PathLike[str] = True,
 ) -> DistributedOperand:
     """Divide a graph among processes, and prepare this process's part for products.
@@ -96,16 +102,20 @@ def distribute(
         way: "halo": rows are divided, and each process fetches the features of the columns that its rows
             touch; "gather": it fetches those of all nodes; "features": each process multiplies the whole
             matrix by its share of the features; "auto": a cost model chooses, whose reasons
-            `operand.explain()` returns. Edge values need rows.
+            `operand.explain()` returns. Edge values need rows, and attention by features heads that the
+            processes divide: "auto" takes "features" only after a `trial`.
         parts: how nodes are divided: "auto", "contiguous", "community" or "metis", see `partition_rows`. With
             way="features" ranges of equal size.
-        width: features of a product, for the choice of the way.
+        width: features of a product, for the choice of the way without a trial.
         chunks: in how many chunks of the features those of other processes travel, each while the one before
             it is multiplied; None: the model chooses. There are no more than a row of features has slices of
             128 bytes.
         split: whether own columns are multiplied while features travel, in a product of their own to which
             that of the other columns is added; False: all columns in one product; None: the model chooses.
         rates: rates of the machine; None: those that are stored for the backend.
+        trial: what the operand is for, a function that calls a model on the CPU with an operand A of a few
+            nodes, as in `lambda A: model(torch.zeros(A.shape[0], 16), A)`: "auto" leaves out what the model
+            does not run by, and estimates the time of all of its products.
         cache: True: shards are stored in the user's cache folder, a path: in that one; False: they are not.
 
     Returns:
@@ -130,6 +140,8 @@ def distribute(
     check_choice("format", format, FORMAT_NAMES)
     check_precision(format, precision)
     check_integer("width", width)
+    if trial is not None and not callable(trial):
+        bad_type("trial", trial, "a function of an operand, or None")
     if rates is not None and not isinstance(rates, Rates):
         bad_type("rates", rates, "Rates, as known_rates and measure_rates return them, or None")
     if chunks is not None:
@@ -156,10 +168,11 @@ def distribute(
         content = content_of(made, recipe)
         # With other options that decide what travels, processes would wait for each other for ever. What the
         # rates are about may name the device of a rank.
-        options = (way, precision.value, width, chunks, split, replace(rates, about=""))
+        widths, ways, left_out = _asked(way, width, trial, recipe, made, precision)
+        options = (way, precision.value, widths, ways, chunks, split, replace(rates, about=""))
         if _differ(fingerprint([], content, options), device, group):
             bad_value("graph", "differs between the processes, or their options do; accepted: equal ones")
-        choose = functools.partial(choose_way, width=width, itemsize=precision.storage.itemsize, rates=rates)
+        choose = functools.partial(choose_way, width=widths, itemsize=precision.storage.itemsize, rates=rates)
         choice = None
         if way != "features":
             store = None if cache is False else GraphCache(None if cache is True else cache)
@@ -169,7 +182,8 @@ def distribute(
                 # before pymetis was installed, and those of other ranks have been deleted since.
                 accepted = "another folder, or an empty one"
                 bad_value("cache", f"has shards of several divisions; accepted: {accepted}")
-            choice = choose(shard.facts, ways=WAYS if way == "auto" else (way,))
+            choice = choose(shard.facts, ways=ways)
+            choice = replace(choice, reasons=(*choice.reasons, *left_out))
             if choice.way != "features":
                 given: dict[str, Any] = {"chunks": chunks, "split": split}
                 choice = replace(choice, **{name: one for name, one in given.items() if one is not None})
@@ -191,9 +205,30 @@ def distribute(
             whole.merges_edges,
         )  # fmt: skip
         return DistributedOperand(
-            facts, partition.owned(rank), FeatureOperations(whole, partition.sizes, rank, group), precision,
-            device, choice or choose(facts, ways=("features",)), cache_hit=whole.cache_hit,
+            facts, partition.owned(rank),
+            FeatureOperations(whole, FeatureExchange(partition.sizes, rank, group)), precision, device,
+            choice or choose(facts, ways=("features",)), cache_hit=whole.cache_hit,
         )  # fmt: skip
+
+
+def _asked(
+    way: str, width: int, trial: Callable[[SparseOperand], object] | None, recipe: ShardRecipe,
+    graph: SparseGraph, precision: Precision,
+) -> tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]:  # fmt: skip
+    """Return the features of each product, the ways to compare, and reasons for what is left out."""
+    if way != "auto":
+        return (width,), (way,), ()
+    if trial is None:
+        return (width,), _BY_ROWS, ("features: left out, as no trial has shown that the model runs by them",)
+    found = tried(
+        trial, recipe.parts, graph.values is not None, values=recipe.normalization,
+        self_loop_weight=recipe.self_loop_weight, precision=precision,
+    )  # fmt: skip
+    # A model that multiplies nothing by the matrix, or that can't be tried, has products of some width.
+    widths = tuple(one for one in found.widths if one) or (width,)
+    if found.obstacle is None:
+        return widths, WAYS, ()
+    return widths, _BY_ROWS, (f"features: left out: {found.obstacle}",)
 
 
 def _differ(content: str, device: torch.device, group: dist.ProcessGroup | None) -> bool:

@@ -131,10 +131,10 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class _Model:
-    """Estimates of one product of `width` features of `itemsize` bytes each."""
+    """Estimates of products one after the other, of `widths` features of `itemsize` bytes each."""
 
     facts: ShardFacts
-    width: int
+    widths: Sequence[int]
     itemsize: int
     rates: Rates
 
@@ -144,13 +144,13 @@ class _Model:
     def transfer(self, rows: float, width: float) -> float:
         return self.rates.latency + rows * width * self.itemsize / self.rates.link_bytes
 
-    def copy(self, rows: float) -> float:
-        return 2 * rows * self.width * self.itemsize / self.rates.copy_bytes
+    def copy(self, rows: float, width: float) -> float:
+        return 2 * rows * width * self.itemsize / self.rates.copy_bytes
 
-    def _on_rank(self, rank: int, way: str, chunks: int, split: bool) -> _Rows:
+    def _on_rank(self, rank: int, way: str, width: int, chunks: int, split: bool) -> _Rows:
         """Estimate a product on a rank: chunks are packed, and each travels behind those before it."""
         facts = self.facts
-        widths = [part.stop - part.start for part in slices_of(self.width, self.itemsize, chunks)]
+        widths = [part.stop - part.start for part in slices_of(width, self.itemsize, chunks)]
         rows, nnz = facts.starts[rank + 1] - facts.starts[rank], facts.nnz[rank]
         gathers = way == "gather"
         received = (facts.ranks - 1) * facts.most_rows if gathers else facts.halo[rank]
@@ -161,44 +161,57 @@ class _Model:
             packed = 0
         outside = facts.outside[rank] / max(nnz, 1)
         own = nnz * (1 - max(outside, min(2 * outside, 2 * self.rates.scattered))) if split else 0.0
-        now = self.copy(packed) + (self.product(own, self.width) if split else 0.0)
-        arrived, transfer, waits = self.copy(packed) * widths[0] / self.width, 0.0, 0.0
-        for width in widths:
-            took = self.transfer(received, width) if received else 0.0
+        now = self.copy(packed, width) + (self.product(own, width) if split else 0.0)
+        arrived, transfer, waits = self.copy(packed, widths[0]), 0.0, 0.0
+        for part in widths:
+            took = self.transfer(received, part) if received else 0.0
             arrived, transfer = arrived + took, transfer + took
             waits += max(arrived - now, 0.0)
-            now = max(now, arrived) + self.product(nnz - own, width)
+            now = max(now, arrived) + self.product(nnz - own, part)
         # A copy is two passes over the rows: they are read and written.
-        added = self.rates.add_passes / 2 * self.copy(rows) if split else 0.0
+        added = self.rates.add_passes / 2 * self.copy(rows, width) if split else 0.0
         return _Rows(now + added, transfer, waits, len(widths), split)
 
     def by_rows(self, way: str) -> _Rows:
         """Estimate the fastest of the products by rows, with and without chunks and splitting."""
-        by_seconds = operator.attrgetter("seconds")
         found = [
-            max((self._on_rank(rank, way, chunks, split) for rank in range(self.facts.ranks)), key=by_seconds)
+            self._of_all(way, chunks, split)
             for split in (False, True)
             for chunks in range(1, _MOST_CHUNKS + 1)
         ]
         # To the nanosecond, so that rounding does not decide between equal ones: the first is the simplest.
         return min(found, key=lambda rows: round(1e9 * rows.seconds))
 
+    def _of_all(self, way: str, chunks: int, split: bool) -> _Rows:
+        """Estimate the products of all widths, each on the rank that takes longest for it."""
+        ranks, longest = range(self.facts.ranks), operator.attrgetter("seconds")
+        each = [
+            max((self._on_rank(rank, way, width, chunks, split) for rank in ranks), key=longest)
+            for width in self.widths
+        ]
+        seconds, transfer, waits = (
+            math.fsum(of(rows) for rows in each) for of in map(operator.attrgetter, _Rows._fields[:3])
+        )
+        return _Rows(seconds, transfer, waits, max(rows.chunks for rows in each), split)
+
     def features(self) -> float:
         facts, ranks = self.facts, self.facts.ranks
-        rows = facts.most_rows
-        moves = 2 * (self.transfer(rows * (ranks - 1) / ranks, self.width) + self.copy(rows))
-        return moves + self.product(sum(facts.nnz), math.ceil(self.width / ranks))
+        rows, found = facts.most_rows, 0.0
+        for width in self.widths:
+            moves = 2 * (self.transfer(rows * (ranks - 1) / ranks, width) + self.copy(rows, width))
+            found += moves + self.product(sum(facts.nnz), math.ceil(width / ranks))
+        return found
 
 
 def choose_way(
     facts: ShardFacts,
-    width: int,
+    width: int | Sequence[int],
     itemsize: int = 4,
     *,
     rates: Rates,
     ways: Sequence[str] = WAYS,
 ) -> Choice:
-    """Estimate the time of a product by each way, and return the fastest with the reasons.
+    """Estimate the time of products by each way, and return the fastest with the reasons.
 
     By rows, a rank multiplies all columns when the features of others have come, chunk by chunk; or the
     columns that it owns while these travel, and then the others. By features, it multiplies the whole matrix
@@ -206,7 +219,7 @@ def choose_way(
 
     Args:
         facts: counts of the partitioned matrix.
-        width: features of a product.
+        width: features of a product, or those of each of several.
         itemsize: bytes of a feature.
         rates: rates of the machine.
         ways: the ways to compare.
@@ -215,7 +228,9 @@ def choose_way(
         TypeError: an argument is of another type.
         ValueError: an argument is out of range.
     """
-    check_integer("width", width)
+    widths = (width,) if isinstance(width, int) else tuple(width)
+    for one in widths:
+        check_integer("width", one)
     check_integer("itemsize", itemsize)
     if not isinstance(rates, Rates):
         bad_type("rates", rates, "Rates, as known_rates and measure_rates return them")
@@ -223,14 +238,14 @@ def choose_way(
         check_choice("ways", way, WAYS)
     if not ways:
         bad_value("ways", f"is empty; accepted: some of {', '.join(WAYS)}")
-    model = _Model(facts, width, itemsize, rates)
+    model, of_each = _Model(facts, widths, itemsize, rates), ", ".join(map(str, widths))
     seconds, reasons, rows = {}, [], {}
     for way in ways:
         if way == "features":
             seconds[way] = model.features()
             reasons.append(
                 f"features: {_ms(seconds[way])}: two exchanges of {facts.most_rows} rows, all "
-                f"{sum(facts.nnz)} nonzeros by {math.ceil(width / facts.ranks)} of {width} features"
+                f"{sum(facts.nnz)} nonzeros by a {facts.ranks}th of {of_each} features"
             )
             continue
         rows[way] = found = model.by_rows(way)
@@ -243,7 +258,7 @@ def choose_way(
             f"({number}) behind {behind}, with {_ms(found.waits)} of waiting"
         )
     way = min(seconds, key=lambda name: seconds[name])
-    reasons.append(f"{way} is estimated to be the fastest for {width} features of {itemsize} bytes")
+    reasons.append(f"{way} is estimated to be the fastest for {of_each} features of {itemsize} bytes")
     chunks, split = (rows[way].chunks, rows[way].split) if way in rows else (1, False)
     return Choice(way, chunks, seconds, tuple(reasons), split)
 

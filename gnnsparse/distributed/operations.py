@@ -246,11 +246,9 @@ def _refuse_causal(options: dict[str, Any]) -> None:
 class FeatureOperations:
     """The operations of gnnsparse by all-to-all exchanges of rows against features."""
 
-    def __init__(
-        self, whole: SparseOperand, sizes: tuple[int, ...], rank: int, group: dist.ProcessGroup | None
-    ) -> None:
-        self.whole, self._ranks, self._rank = whole, len(sizes), rank
-        self._exchange = FeatureExchange(sizes, rank, group)
+    def __init__(self, whole: SparseOperand, exchange: FeatureExchange) -> None:
+        self.whole, self._exchange = whole, exchange
+        self._ranks, self._rank = len(exchange.sizes), exchange.rank
 
     def spmm(
         self, x: torch.Tensor, values: torch.Tensor | None, reduce: str, impl: str, plan: Any

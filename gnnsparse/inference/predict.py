@@ -141,9 +141,8 @@ def load_data(
     with naming("dataset"):
         dataset = task.load(name, given)
     if getattr(dataset, "on_disk", False):
-        layers = getattr(model.module, "num_convolutions", 2)
-        usual = {"name": "neighbor", "fanouts": [10] * layers}
-        run = replace(run, sampler=SamplerConfig(**recipe.run.get("sampler", usual)))
+        sampler = SamplerConfig(**recipe.run.get("sampler", {"name": "neighbor"}))
+        run = replace(run, sampler=sampler.with_fanouts(model.module))
     return task, run, dataset, name
 
 

@@ -392,6 +392,7 @@ def fit(
     try:
         from gnnsparse.distributed.training import Peers
         from gnnsparse.train.fitting import fit as train
+        from gnnsparse.train.sampled import check_blocks
         from gnnsparse.train.tasks import BATCH_SIZE, TASKS, RunOptions
     except ImportError as error:
         raise ImportError(f"gnnsparse.fit needs Lightning ({error}): pip install gnnsparse[train]") from error
@@ -416,7 +417,7 @@ def fit(
             progress=progress, class_weights=class_weights,
         ),
         optimizer=OptimizerConfig(lr=lr, weight_decay=weight_decay, decay=decay, schedule=schedule),
-        sampler=sampler or SamplerConfig(),
+        sampler=(sampler or SamplerConfig()).with_fanouts(encoder),
         groups={} if pattern is None else {"pattern": dict(pattern)},
         peers=peers,
     )  # fmt: skip
@@ -431,6 +432,8 @@ def fit(
         values = values_of(model)
     run = replace(run, values=values)
     task.check(run)
+    if run.sampler.draws:
+        check_blocks(encoder, run.sampler)
     curves: list[tuple[int, dict[str, float]]] = []
     devices = [torch.cuda.current_device()] if run.device.type == "cuda" else []
     with torch.random.fork_rng(devices, enabled=seed is not None):
@@ -443,7 +446,7 @@ def fit(
             caller = replace(caller, fixed=(dataset, graphs))
             prepared = caller.batches(dataset, graphs, {**own, "batch_size": batch_size or BATCH_SIZE})
         else:
-            prepared = task.make_data(dataset, run)
+            prepared = task.make_data(dataset, run if peers is None else replace(run, model=encoder))
         model.to(run.device)
         if isinstance(caller, _GraphsCaller):
             batch = next(prepared.all_graphs())

@@ -257,6 +257,9 @@ def make_sampler(
     config: SamplerConfig, graph: SparseGraph, values: str | None, data: PreparedData, seed: int
 ) -> NeighborSampler:
     """Make the sampler of a run, for operands with the weights `values` on the device of the data."""
+    if config.fanouts is None:
+        accepted = "a number for each layer, or settings.with_fanouts(model)"
+        bad_value("sampler.fanouts", f"got None for a model that is not known yet; accepted: {accepted}")
     return NeighborSampler(
         graph,
         list(config.fanouts),
@@ -301,6 +304,7 @@ def check_blocks(model: Any, config: SamplerConfig) -> None:
     layers = getattr(model, "num_convolutions", None)
     if layers is None:
         bad_value("sampler", f"{type(model).__name__} takes the whole graph alone; accepted: none")
+    assert config.fanouts is not None  # with_fanouts
     if layers != len(config.fanouts):
         bad_value(
             "sampler.fanouts",

@@ -23,6 +23,8 @@ from gnnsparse.sampling.features import PLACEMENTS
 CAPTURES = ("auto", "on", "off")
 #: Services that `trainer.logger` may name, packages that have to be installed.
 SERVICES = ("wandb", "mlflow")
+#: Neighbours that are drawn in each layer, unless an option says how many.
+_FANOUT = 10
 #: The largest integer that an option accepts, so that products with counts of steps fit into 64 bits.
 _MOST = 2**31 - 1
 
@@ -221,6 +223,7 @@ class SamplerConfig:
         name: "none": all of them; "neighbor": those that gnnsparse.sampling.NeighborSampler draws for a batch
             of nodes or edges. The other options go with it.
         fanouts: neighbours that are drawn in each layer, from the model's last one to the first; -1: all.
+            None: 10 in each layer, however many the model has (`with_fanouts` writes them).
         batch_size: nodes, or edges, of a training step, on all devices together; the last step of an epoch
             may have fewer.
         method: how neighbours are drawn, an argument of NeighborSampler.
@@ -235,7 +238,7 @@ class SamplerConfig:
     """
 
     name: str = _option("none", choices=("none", "neighbor"))
-    fanouts: Sequence[int] = (10, 10)
+    fanouts: Sequence[int] | None = None
     batch_size: int = _option(1024, least=1)
     method: str = _option("uniform", choices=("uniform", "labor"))  # those that need no weights
     replace: bool = False
@@ -247,7 +250,8 @@ class SamplerConfig:
         from gnnsparse.sampling.sampler import check_fanouts  # the library is imported without samplers
 
         _check_fields("sampler", self)
-        object.__setattr__(self, "fanouts", check_fanouts("sampler.fanouts", self.fanouts))
+        if self.fanouts is not None:
+            object.__setattr__(self, "fanouts", check_fanouts("sampler.fanouts", self.fanouts))
         if self.cache_share > 1:
             bad_value("sampler.cache_share", f"got {self.cache_share}; accepted: a number from 0 to 1")
         if self.replace and self.method == "labor":
@@ -255,6 +259,13 @@ class SamplerConfig:
         for option in dataclasses.fields(self):
             if self.name == "none" and getattr(self, option.name) != option.default:
                 bad_value(f"sampler.{option.name}", "goes with sampler=neighbor")
+
+    def with_fanouts(self, model: Any) -> SamplerConfig:
+        """Return the settings with fan-outs for a model of so many `num_convolutions`, if they have none."""
+        layers = getattr(model, "num_convolutions", None)
+        if not self.draws or self.fanouts is not None or layers is None:
+            return self
+        return dataclasses.replace(self, fanouts=(_FANOUT,) * layers)
 
     @property
     def draws(self) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.distributed import (
     DistributedOperand,
+    Rates,
     distribute,
+    known_rates,
     measure_rates,
     share_batch_norm,
     sum_over_ranks,
@@ -26,6 +30,7 @@ from gnnsparse.distributed.training import RowGather, sum_gradients
 from gnnsparse.ops.quantization import exact_rounded
 from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.testing import assert_all_accurate, random_graph
+from gnnsparse.train.tasks.node import _trial_of
 from models import MODELS
 from tests.distributed.ranks import Ranks
 
@@ -146,15 +151,31 @@ def _loss(model: torch.nn.Module, x: torch.Tensor, adj: Any, y: torch.Tensor) ->
     return torch.nn.functional.cross_entropy(model(x, adj), y, reduction="sum") / 50
 
 
-def model_steps(group: dist.ProcessGroup, name: str, way: str, options: dict[str, Any]) -> None:
-    """Two training steps of a model give the losses and gradients of one process, and the same bits again."""
-    nodes, entry = 50, MODELS[name]
-    graph = graph_of(nodes, 3)
+def model_steps(
+    group: dist.ProcessGroup,
+    name: str,
+    way: str,
+    options: dict[str, Any],
+    nodes: int = 50,
+    seed: int = 3,
+    precision: str = "fp32",
+    rates: Rates | None = None,
+) -> str:
+    """Two training steps of a model give the losses and gradients of one process, and the same bits again.
+
+    Returns the way.
+    """
+    entry = MODELS[name]
+    graph = graph_of(nodes, seed, density=min(1.0, 4 / nodes))
     options = {"hidden_channels": 12, "dropout": 0.0, **options}
     values = entry.values_with(options)
     x, y = _noise(nodes, 6, seed=4), torch.arange(nodes) % 4
-    one = gnnsparse.prepare(graph, values=values, cache=False)
-    operand = distribute(graph, group, values=values, way=way, parts="contiguous", cache=False)
+    one = gnnsparse.prepare(graph, values=values, precision=precision, cache=False)
+    trial = _trial_of(entry.build(6, out_channels=4, **options), 6)
+    operand = distribute(
+        graph, group, values=values, way=way, parts="contiguous", cache=False, precision=precision,
+        rates=rates, trial=trial,
+    )  # fmt: skip
     mine = operand.nodes.to(operand.device)
     x, y, one = x.to(operand.device), y.to(operand.device), one.to(operand.device)
 
@@ -180,8 +201,11 @@ def model_steps(group: dist.ProcessGroup, name: str, way: str, options: dict[str
 
     first, again = train(operand, True), train(operand, True)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    # Sums of another order round features in between to other numbers of the precision.
+    close = {"fp32": (2e-4, 2e-5), "tf32": (5e-3, 2e-3), "fp16": (5e-3, 2e-3), "bf16": (4e-2, 2e-2)}
     for got, expected in zip(first, train(one, False), strict=True):
-        torch.testing.assert_close(got, expected, rtol=2e-4, atol=2e-5)
+        torch.testing.assert_close(got, expected, rtol=close[precision][0], atol=close[precision][1])
+    return operand.choice.way
 
 
 def refusals(group: dist.ProcessGroup) -> None:
@@ -204,6 +228,7 @@ def refusals(group: dist.ProcessGroup) -> None:
             lambda: distribute(graph, group, way="rows")
         ],
         "rates: got dict; accepted: Rates": [lambda: distribute(graph, group, rates={})],
+        "trial: got int; accepted: a function of an operand": [lambda: distribute(graph, group, trial=1)],
         "parts: got 'random'; accepted: auto, contiguous, community, metis": [
             lambda: distribute(graph, group, parts="random")
         ],
@@ -322,6 +347,57 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_two_steps_of_a_model_are_those_of_one_process(ranks: Ranks, case: tuple) -> None:
     ranks.run(3 if case[1] == "halo" else 2, model_steps, *case)
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Processes with groups of two to eight ranks."""
+    found = Ranks(list(range(2, 9)), "cpu")
+    yield found
+    found.close()
+
+
+#: Rates by which features are the fastest way, wherever a model runs by them.
+SLICED = Rates(link_bytes=1e6, latency=1e-9, product_bytes=1e12, narrow_bytes=1.0, copy_bytes=1e12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", range(12))
+def test_what_auto_takes_runs_and_equals_one_process(many: Ranks, case: int) -> None:
+    draw = random.Random(f"auto {case}")
+    name = draw.choice(["gcn", "graphsage", "gin", "agnn", "gat", "gatv2", "graph_transformer"])
+    options: dict[str, Any] = {"num_layers": draw.choice([1, 2, 3]), "norm": draw.choice(["none", "layer"])}
+    if "heads" in MODELS[name].options:
+        options["heads"] = draw.choice([1, 2, 3, 4, 6])
+        if "out_heads" in MODELS[name].options:
+            options["out_heads"] = draw.choice([1, options["heads"]])
+    gloo = known_rates("gloo")
+    link = replace(gloo, link_bytes=gloo.link_bytes * 10 ** draw.uniform(-3, 3))
+    ranks, nodes = draw.randint(2, 8), draw.choice([3, 20, 60])
+    precision = draw.choice(["fp32", "fp32", "tf32", "fp16", "bf16"])
+    rates = draw.choice([link, SLICED])
+    found = many.run(ranks, model_steps, name, "auto", options, nodes, case, precision, rates)
+    assert len(set(found)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "divided"),
+    [
+        ("gcn", {}, True),
+        ("graphsage", {}, True),
+        ("graph_transformer", {"heads": 4}, True),
+        ("graph_transformer", {"heads": 2}, False),
+        ("gat", {"heads": 4}, False),  # the last layer has one head
+        ("gat", {"heads": 4, "out_heads": 4}, True),
+        ("agnn", {}, False),
+    ],
+)
+def test_auto_divides_features_of_models_that_allow_it(
+    many: Ranks, name: str, options: dict[str, Any], divided: bool
+) -> None:
+    found = many.run(4, model_steps, name, "auto", options, 40, 5, "fp32", SLICED)
+    assert set(found) == ({"features"} if divided else {"halo"})
 
 
 def test_what_several_ranks_do_not_have_is_refused_on_each_of_them(ranks: Ranks) -> None:

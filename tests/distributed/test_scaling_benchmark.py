@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from benchmarks import scaling
 from benchmarks.scaling_ranks import JobError, Place, Ranks
 from benchmarks.scaling_steps import WARMUP, Case, Waits, estimated, store_graph, stored_graph
 from gnnsparse.distributed import exchange, gather_ranks
+from gnnsparse.distributed.cost import WAYS
 from gnnsparse.distributed.estimate import random_facts
 from gnnsparse.plan.gpu_records import records
 
@@ -59,16 +62,55 @@ def _sums(place: Place) -> int:
     return int(gather_ranks(torch.tensor([place.rank]), place.peers.group).sum())
 
 
+def _is_killed(place: Place) -> Any:
+    if place.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _fails(place)
+
+
+def _fails_behind(place: Place) -> Any:
+    """Fail on a rank that another one does not wait for, and leave an exchange that nobody answers."""
+    assert place.peers is not None
+    if place.rank == 0:
+        raise ValueError("behind")
+    dist.isend(torch.ones(3), dst=0, group=place.peers.group)
+
+
 @pytest.mark.slow
-def test_a_rank_that_fails_ends_its_case_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.scaling_ranks._GRACE", 1.0)
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        (_fails, "rank 1: ValueError: no"),
+        (_is_killed, "rank 1 ended with status -9"),
+        (_fails_behind, "rank 0: ValueError: behind"),
+    ],
+)
+def test_a_rank_that_fails_ends_its_case_in_seconds_and_no_other(job: Any, says: str) -> None:
     ranks = Ranks([2], "cpu")
     try:
-        with pytest.raises(JobError, match="rank 1: ValueError: no"):
-            ranks.run(2, _fails)
+        assert ranks.run(2, _sums) == [1, 1]
+        start = time.monotonic()
+        with pytest.raises(JobError, match=f"^{says}"):
+            ranks.run(2, job)
+        assert time.monotonic() - start < 10  # seconds, of which 3 are waited for other messages
         assert ranks.run(2, _sums) == [1, 1]
     finally:
         ranks.close()
+
+
+@pytest.mark.slow
+def test_each_way_has_its_row(tmp_path: Path) -> None:
+    out = tmp_path / "scaling.json"
+    options = ["--models", "gcn", "--ways", *WAYS, "--gpus", "2", "--steps", "4", "--out", str(out)]
+    scaling.main([*TINY, *options])
+    rows = json.loads(out.read_text())["rows"]
+    assert [row.get("error") for row in rows] == [None] * len(WAYS)
+    assert [row["way"] for row in rows] == list(WAYS)
+    halo, _, features = rows
+    # The counts are those of rows also where each rank has the whole matrix.
+    assert features["halo"] == halo["halo"]
+    assert min(features["halo"]) > 0
+    assert scaling.largest_difference(features["losses"], halo["losses"]) < 1e-4
 
 
 def _ranks(answer: list[dict[str, Any]] | JobError) -> mock.Mock:

@@ -52,6 +52,8 @@ class RunOptions:
         trainer, optimizer, preprocess, sampler: settings of the groups that every task has.
         groups: options of other groups by the group's name, as in {"pattern": {"name": "bigbird", ...}}.
         peers: the ranks that train together; None: this process trains alone.
+        model: with peers: the model, or an equal one, by which they choose how they share products; None:
+            they choose without it.
     """
 
     device: torch.device
@@ -64,6 +66,7 @@ class RunOptions:
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     peers: Peers | None = None
+    model: torch.nn.Module | None = None
 
     @property
     def of_data(self) -> dict[str, Any]:

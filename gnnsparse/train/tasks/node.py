@@ -5,6 +5,7 @@ The whole graph is one batch on the device, or training steps take neighbours th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -391,8 +392,13 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
                 dataset, sampler=run.sampler, peers=run.peers, sparse_features=run.trainer.sparse_features,
                 **run.of_data,
             )  # fmt: skip
-        way, parts = run.trainer.way, run.trainer.parts
-        return SharedGraphData(dataset, peers=run.peers, way=way, parts=parts, **run.of_data)
+        shared: dict[str, Any] = {
+            "peers": run.peers,
+            "way": run.trainer.way,
+            "parts": run.trainer.parts,
+            "model": run.model,
+        }
+        return SharedGraphData(dataset, **shared, **run.of_data)
 
     def names(self, dataset: NodeDataset) -> dict[str, np.ndarray]:
         """Return "ids", the names of the nodes, and "class_names", if the data set has such."""
@@ -486,9 +492,11 @@ class SharedGraphData(FullGraphData):
     peers: Peers
 
     def __init__(
-        self, dataset: NodeDataset, *, peers: Peers, way: str = "auto", parts: str = "auto", **options: Any
-    ) -> None:
+        self, dataset: NodeDataset, *, peers: Peers, way: str = "auto", parts: str = "auto",
+        model: torch.nn.Module | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         self._way, self._parts = way, parts
+        self._trial = None if model is None else _trial_of(model, dataset.num_features)
         super().__init__(dataset, peers=peers, **options)
 
     def _prepare(self, graph: SparseGraph, values: str | None, preprocess: PreprocessConfig) -> SparseOperand:
@@ -501,7 +509,7 @@ class SharedGraphData(FullGraphData):
             bad_value("preprocess.balance", f"got {preprocess.balance!r} on several devices; accepted: auto")
         return distribute(
             graph, self.peers.group, values=values, precision=self.precision, format=preprocess.format,
-            device=self.device, way=self._way, parts=self._parts, cache=preprocess.cache,
+            device=self.device, way=self._way, parts=self._parts, trial=self._trial, cache=preprocess.cache,
         )  # fmt: skip
 
     def _on_device(self, adj: SparseOperand) -> GraphBatch:
@@ -520,6 +528,16 @@ class SharedGraphData(FullGraphData):
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
         parts = [part(mask) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)]
         return GraphBatch(dataset.x[own].to(self.device, dtype), adj, parts[0], parts[1], parts[2])
+
+
+def _trial_of(model: torch.nn.Module, features: int) -> Callable[[SparseOperand], object]:
+    """Return what `distribute` tries: a training step's forward pass, of a copy that may change."""
+
+    def call(adj: SparseOperand) -> object:
+        tried: Any = copy.deepcopy(model).to("cpu").train()
+        return tried(torch.zeros(adj.shape[0], features, dtype=torch.float32, device="cpu"), adj)
+
+    return call
 
 
 def _counted(y: torch.Tensor) -> int:
