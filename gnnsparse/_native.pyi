@@ -789,6 +789,57 @@ def cuda_edge_rows(
     partial: torch.Tensor,
     stream: int,
 ) -> None: ...
+
+class EdgeNetwork:
+    def __init__(
+        self,
+        precision: int,
+        targets: torch.Tensor,
+        sources: torch.Tensor,
+        edge_ids: _Array,
+        rows: int,
+        cols: int,
+        num_edges: int,
+        edge_dim: int,
+        hidden: int,
+        width: int,
+        blocks: int,
+        act: int,
+        eps: float | None,
+        e: torch.Tensor,
+        p: torch.Tensor,
+        q: torch.Tensor,
+        weights: torch.Tensor,
+        vectors: torch.Tensor,
+    ) -> None: ...
+
+EDGE_NETWORK_ROWS: int
+EDGE_NETWORK_SUMS: tuple[int, int]
+
+def edge_network_width(features: int, capability: int) -> int: ...
+def cuda_edge_network(
+    network: EdgeNetwork, partial: torch.Tensor, new_edges: torch.Tensor, sums: torch.Tensor, stream: int
+) -> None: ...
+def cuda_edge_network_grad(
+    network: EdgeNetwork,
+    first_tile: int,
+    tile_count: int,
+    grad_edges: _Array,
+    grad_sums: _Array,
+    partial: torch.Tensor,
+    hidden_rows: torch.Tensor,
+    grad_out: torch.Tensor,
+    grad_hidden: torch.Tensor,
+    grad_e: torch.Tensor,
+    grad_p: torch.Tensor,
+    grad_q: torch.Tensor,
+    order: torch.Tensor,
+    starts: torch.Tensor,
+    columns: torch.Tensor,
+    scratch: torch.Tensor,
+    sums: torch.Tensor,
+    stream: int,
+) -> None: ...
 def cuda_softmax(
     a: Csr,
     work: WorkList,

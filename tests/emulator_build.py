@@ -55,13 +55,13 @@ UNITS: list[tuple[str, ...]] = [
      "bindings/sampling_args.cpp", "bindings/spmm_launch.cpp",
      *(f"bindings/cuda_{name}.cpp"
        for name in (
-           "attention", "edges", "graph_attention", "quantized", "sampling", "spmm", "sddmm", "softmax",
-           "heads"))),
+           "attention", "edges", "network", "graph_attention", "quantized", "sampling", "spmm", "sddmm",
+           "softmax", "heads"))),
     *((name,) for name in GENERATED),
     *((f"cuda/kernels/{name}.cu",) for name in (
         "spmm/csr_spmm", "spmm/narrow_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm",
         "sddmm/window_sddmm", "sddmm/csr_sddmm", "attention/panel_attention", "attention/quantized_attention",
-        "graph_attention/graph_attention",
+        "graph_attention/graph_attention", "edges/edge_network",
         "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "papers/policy_spmm",
         "papers/packed_spmm",
         "spmm/quantized_spmm", "common/quantize", "sampling/gather_rows",

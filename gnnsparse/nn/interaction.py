@@ -14,6 +14,7 @@ from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
 from gnnsparse.nn.edges import EdgeLayer, both, edge_rows
 from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size
 from gnnsparse.ops import aggregate_edges
+from gnnsparse.ops.edges.network import Options, can_run, edge_network
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -98,10 +99,10 @@ class InteractionBlock(EdgeLayer):
         if check_integer("num_layers", num_layers) < 2:
             bad_value("num_layers", f"got {num_layers}; accepted: an integer, at least 2")
         self.act, self.recompute = act, check_flag("recompute", recompute)
-        self._first, module = _ACTIVATIONS[check_choice("act", act, tuple(_ACTIVATIONS))]
+        self._first, self._act = _ACTIVATIONS[check_choice("act", act, tuple(_ACTIVATIONS))]
         between, check = [hidden] * (num_layers - 1), check_flag("norm", norm)
-        self.edge_mlp = _network([edge_dim + targets + sources, *between, edge_dim], module, check)
-        self.node_mlp = _network([targets + edge_dim, *between, targets], module, check)
+        self.edge_mlp = _network([edge_dim + targets + sources, *between, edge_dim], self._act, check)
+        self.node_mlp = _network([targets + edge_dim, *between, targets], self._act, check)
 
     def forward(
         self, x: torch.Tensor | Nodes, adj: SparseOperand | torch.Tensor, edge_attr: torch.Tensor
@@ -136,24 +137,37 @@ class InteractionBlock(EdgeLayer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the new features of edges, and their sums at targets."""
 
-        def change(*given: torch.Tensor) -> torch.Tensor:
-            first, *others = layers
-            of_edge, of_target, of_source = first.weight.split(
+        layers: list[Any] = list(self.edge_mlp)
+
+        def first_layer(x_i: torch.Tensor, x_j: torch.Tensor) -> list[torch.Tensor]:
+            """Return what the first layer makes of nodes, and its weight of edges."""
+            of_edge, of_target, of_source = layers[0].weight.split(
                 [self.edge_dim, targets.shape[1], sources.shape[1]], dim=1
             )
-            e, x_i, x_j = given
+            return [F.linear(x_i, of_target, layers[0].bias), F.linear(x_j, of_source), of_edge]
+
+        stored = edges.dtype if edges.dtype.itemsize == 2 else operand.precision.storage
+        second, *norm = (layer for layer in layers[1:] if not isinstance(layer, self._act))
+        is_short = self.recompute and sum(isinstance(layer, torch.nn.Linear) for layer in layers) == 2
+        if is_short and can_run(operand, stored, (self.edge_dim, self.hidden_channels), sources, edges):
+            given = [x.to(stored) for x in (edges, *first_layer(targets, sources), second.weight)]
+            behind = (norm[0].weight, norm[0].bias) if norm else (None, None)
+            options = Options(self.act, norm[0].eps if norm else None)
+            pair = edge_network(operand, options, *given, second.bias, *behind)
+            return pair[0].to(edges.dtype), pair[1].to(edges.dtype)
+
+        def change(e: torch.Tensor, x_i: torch.Tensor, x_j: torch.Tensor) -> torch.Tensor:
+            p_i, q_j, of_edge = first_layer(x_i, x_j)
             hidden = aggregate_edges(
-                operand, self._first, reduce="none", p_i=F.linear(x_i, of_target, first.bias),
-                q_j=F.linear(x_j, of_source), r_ij=F.linear(e, of_edge),
-            )  # fmt: skip
-            for layer in others[1:]:  # the activation is the first one's
+                operand, self._first, reduce="none", p_i=p_i, q_j=q_j, r_ij=F.linear(e, of_edge)
+            )
+            for layer in layers[2:]:  # the activation is the first one's
                 hidden = layer(hidden)
             return hidden
 
-        layers: list[Any] = list(self.edge_mlp)
-        given = edges, targets, sources
+        inputs = edges, targets, sources
         again = self.recompute and torch.is_grad_enabled()
-        found: torch.Tensor = checkpoint(change, *given, use_reentrant=False) if again else change(*given)
+        found: torch.Tensor = checkpoint(change, *inputs, use_reentrant=False) if again else change(*inputs)
         new, total = aggregate_edges(operand, _updated, reduce=("none", "sum"), e_ij=edges, change_ij=found)
         return new, total
 

@@ -109,6 +109,7 @@ void bind_cuda_softmax(py::module_& m);
 void bind_cuda_heads(py::module_& m);
 void bind_cuda_quantized(py::module_& m);
 void bind_cuda_edges(py::module_& m);
+void bind_cuda_network(py::module_& m);
 void bind_cuda_preprocess(py::module_& m);
 void bind_cuda_sampling(py::module_& m);
 

@@ -25,6 +25,7 @@ void bind_cuda(py::module_& m) {
   bind_cuda_heads(m);
   bind_cuda_quantized(m);
   bind_cuda_edges(m);
+  bind_cuda_network(m);
   bind_cuda_preprocess(m);
   bind_cuda_sampling(m);
   m.def("cuda_gather_floor", &gather_floor, py::call_guard<py::gil_scoped_release>(),

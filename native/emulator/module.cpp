@@ -123,6 +123,7 @@ PYBIND11_MODULE(_emulated, m) {
   gnnsparse::bindings::bind_cuda_sampling(m);
   gnnsparse::bindings::bind_cuda_quantized(m);
   gnnsparse::bindings::bind_cuda_edges(m);
+  gnnsparse::bindings::bind_cuda_network(m);
   m.def("set_late", &gnnsparse::emulator::Block::set_late);
   m.def("copies_started", &gnnsparse::emulator::Block::copies_started);
   m.def("run_fault", [](const std::string& name) {

@@ -1,7 +1,7 @@
 """Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
 
 compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
-    [starts] [narrow] [added] [eight_bits] [sampling] [edges]
+    [starts] [narrow] [added] [eight_bits] [sampling] [edges] [networks]
 
 Without names it runs all of them; "tiles" is a part of "graph_attention" short enough for racecheck.
 """
@@ -18,6 +18,7 @@ import torch
 import gnnsparse
 from gnnsparse import _native, masks
 from gnnsparse.formats.policy import packed_changes, packed_kernel
+from gnnsparse.nn import InteractionBlock
 from gnnsparse.ops.edges.cuda import available
 from gnnsparse.ops.edges.schema import kernel_on
 from gnnsparse.ops.spmm_kernels import spmm_into
@@ -341,10 +342,23 @@ def all_edges() -> None:
         sum(result.square().sum() for result in results).backward()
 
 
+def all_networks() -> None:
+    """Networks of edges of every width, with rows that cross tiles and edges in any order."""
+    index = torch.stack([torch.randint(0, 60, (700,)), torch.randint(0, 50, (700,))]).cuda()
+    index[1, :300] = 7
+    for precision, width in product(("fp16", "bf16"), (40, 128, 256)):
+        layer = InteractionBlock((16, 24), width, width - 8, act="gelu", precision=precision).cuda()
+        new: dict[str, Any] = {"device": "cuda", "requires_grad": True}
+        x, y, e = torch.randn(60, 16, **new), torch.randn(50, 24, **new), torch.randn(700, width, **new)
+        out, edges = layer((x, y), index, e)
+        (out.square().sum() + edges.square().sum()).backward()
+
+
 KERNELS = {
     "products": all_products, "starts": all_starts, "narrow": all_narrow, "added": all_added,
     "attention": all_attention, "graph_attention": all_graph_attention, "eight_bits": all_eight_bits,
     "sampling": all_sampling, "tiles": all_tiles, "edges": all_edges,
+    "networks": all_networks,
 }  # fmt: skip
 
 

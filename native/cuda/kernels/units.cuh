@@ -86,4 +86,17 @@ struct GraphTileColumnGradUnit {
   static void run(const GraphAttentionPass& p, Stream stream);
 };
 
+template <Precision P>
+struct EdgeNetworkUnit {
+  static void run(const EdgeNetwork& p, Stream stream);
+};
+
+template <Precision P>
+struct EdgeNetworkGradUnit {
+  static void run(const EdgeNetworkGrad& p, Stream stream);
+  // Targets whose edges are in several tiles, after all tiles.
+  static void add_targets(const EdgeNetworkGrad& p, Stream stream);
+  static void add_columns(const NetworkColumnSums& p, Stream stream);
+};
+
 }  // namespace gnnsparse::cuda

@@ -10,6 +10,7 @@
 
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr_problem.h"
+#include "gnnsparse/edge_network.h"
 #include "gnnsparse/edge_rows.h"
 #include "gnnsparse/gathered_rows.h"
 #include "gnnsparse/graph_attention.h"
@@ -88,6 +89,11 @@ std::shared_ptr<LoadedEdgeKernel> load_edge_kernel(const std::string& code);
 // `blocks` along the items and `parts` along the features, with `ring_bytes` of shared memory.
 void edge_rows(LoadedEdgeKernel& kernel, const EdgeLaunch& launch, int64_t blocks, int64_t parts,
                int ring_bytes, Stream stream);
+void edge_network(const EdgeNetwork& problem, Precision precision, Stream stream);
+// Of some tiles; `sources` are of their edges. Tiles come in order, and those of all before the
+// sums of targets are complete.
+void edge_network_grad(const EdgeNetworkGrad& problem, const NetworkColumnSums& sources,
+                       Precision precision, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);
 
