@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from gnnsparse.nn.bias import column_sum
 from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.ops import spmm
 from gnnsparse.ops.dispatch import direct, gradient
@@ -48,7 +49,7 @@ class _Propagated(torch.autograd.Function):
             through = spmm(ctx.operand.unquantized.T, gradient("spmm", grad))
             grad_x = through.mm(weight) if of_x else None
             grad_weight = through.t().mm(x) if of_weight else None
-        return grad_x, grad_weight, grad.sum(0) if of_bias else None, None
+        return grad_x, grad_weight, column_sum(grad) if of_bias else None, None
 
 
 #: A (x W^T) + b in training: of x [nodes, in_features] of which `can_propagate` is true, a weight, a bias or

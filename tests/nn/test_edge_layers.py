@@ -355,8 +355,11 @@ def test_on_a_gpu(name: str) -> None:
         call = lambda x, *attr, layer=copied, at=at: call_on(layer, x, at, *attr)  # noqa: E731
         found = with_gradients(call, inputs, learned(copied).values())
         runs.append([t.cpu() for t in found])
+    # A bias in front of a batch norm has the gradient 0, of sums that cancel.
+    most = max(float(wanted.detach().abs().max()) for wanted in runs[1])
     for got, wanted in zip(*runs, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3 * float(wanted.detach().abs().max()))
+        atol = max(1e-3 * float(wanted.detach().abs().max()), 1e-5 * most)
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=atol)
 
 
 #: Layers that store nothing of the size of edges x features for the backward pass.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from gnnsparse.interop.pyg.edge_aggregate import probe_edges
 from gnnsparse.interop.pyg.functions import is_sparse, multiplying, rebound
 from gnnsparse.interop.pyg.graphs import CONVERSIONS, Settings
 from gnnsparse.interop.pyg.message import NO_PRODUCT, arguments_of
+from gnnsparse.nn.bias import FastBiases, has_many_rows
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.runtime.memo import ForkLock
@@ -174,8 +175,9 @@ def _make_forward(kind: type | None, plain: Callable[..., Any]) -> Callable[...,
             parts: list[tuple[bool, str]] = []
             state.parts = parts
         try:
-            out = _attended(attend, self, kind, arguments, options) if fused else NOTHING
-            return plain(self, *arguments, **options) if out is NOTHING else out
+            with FastBiases() if arguments and has_many_rows(arguments[0]) else nullcontext():
+                out = _attended(attend, self, kind, arguments, options) if fused else NOTHING
+                return plain(self, *arguments, **options) if out is NOTHING else out
         finally:
             if is_outer:
                 state.parts = None

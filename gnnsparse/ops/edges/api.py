@@ -14,7 +14,7 @@ from gnnsparse.ops.arguments import FLOATS, check_operand
 from gnnsparse.ops.edges.program import Code, Function, Input, function_of
 from gnnsparse.ops.edges.schema import edge_counts, for_gradients, run_text
 from gnnsparse.ops.edges.trace import Form, Message, Traced, is_fixed, side_of, tensor_of
-from gnnsparse.runtime.functorch import constant_when_traced, materialised
+from gnnsparse.runtime.functorch import constant_when_traced, is_eager, materialised
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["aggregate_edges"]
@@ -293,7 +293,24 @@ def _softmax(
     with torch.no_grad():
         top = run(texts[0], [*tensors, *maps], storage)[0]
     total, weights = _run_for_gradients(run, texts[1], [*tensors, top, *maps], torch.float32)[:2]
-    return total / torch.where(weights > 0, weights, 1.0)
+    weights = weights + (weights == 0)  # of targets without edges
+    return _Quotient.apply(total, weights) if is_eager() else total / weights
+
+
+class _Quotient(torch.autograd.Function):
+    """total / weights, whose backward pass reads and writes half of what torch's does."""
+
+    @staticmethod
+    def forward(ctx: Any, total: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        out = total / weights
+        ctx.save_for_backward(weights, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, out = ctx.saved_tensors
+        part = grad / weights
+        return part, part.mul(out).neg()
 
 
 def _planned(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:
