@@ -177,7 +177,10 @@ def program_text(message: str) -> str:
     kernels = "".join(
         f'extern "C" __global__ void __launch_bounds__(32 * kEdgeWarps{blocks}) {name}(\n'
         f"    const __grid_constant__ EdgeLaunch p) {{\n  EdgeRows<Message>(p).{run}();\n}}\n"
-        for name, run, blocks in (("edge_rows", "run", ", Message::kBlocks"), ("edge_cuts", "run_cut", ""))
+        for name, run, blocks in (
+            ("gnnsparse_edge_rows", "run", ", Message::kBlocks"),
+            ("gnnsparse_edge_cuts", "run_cut", ""),
+        )  # fmt: skip
     )
     include = '#include "kernels/edges/edge_rows.cuh"\nnamespace gnnsparse::cuda {\n'
     return f"{include}{message}{kernels}}}  // namespace gnnsparse::cuda\n"

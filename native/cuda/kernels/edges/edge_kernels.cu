@@ -21,8 +21,8 @@ std::shared_ptr<LoadedEdgeKernel> load_edge_kernel(const std::string& code) {
   check(
       cudaLibraryLoadData(&kernel->library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
       "cudaLibraryLoadData");
-  check(cudaLibraryGetKernel(&kernel->rows, kernel->library, "edge_rows"), "edge_rows");
-  check(cudaLibraryGetKernel(&kernel->cuts, kernel->library, "edge_cuts"), "edge_cuts");
+  check(cudaLibraryGetKernel(&kernel->rows, kernel->library, "gnnsparse_edge_rows"), "edge_rows");
+  check(cudaLibraryGetKernel(&kernel->cuts, kernel->library, "gnnsparse_edge_cuts"), "edge_cuts");
   return kernel;
 }
 
