@@ -28,6 +28,7 @@ import torch.nn.functional as F  # noqa: N812
 from scipy.spatial import cKDTree
 
 import gnnsparse
+from gnnsparse.data.weather import fibonacci, seen_from
 from gnnsparse.nn import TransformerConv
 
 #: Features of an edge: the displacement to the east, to the north and up, and its length.
@@ -36,36 +37,6 @@ EDGE_DIM = 4
 FIELDS = 2
 #: The axis of the wind, a unit vector, 45 degrees from the poles' axis.
 AXIS = (math.sqrt(0.5), 0.0, math.sqrt(0.5))
-
-
-def fibonacci(count: int) -> torch.Tensor:
-    """Spreads points evenly over the sphere on a spiral (Gonzalez 2010, equation 1).
-
-    Returns:
-        float64 [count, 3], unit vectors.
-    """
-    number = torch.arange(count, dtype=torch.float64, device="cpu")
-    height = 1 - (2 * number + 1) / count
-    turn = number * math.pi * (3 - math.sqrt(5))
-    across = (1 - height**2).sqrt()
-    return torch.stack([across * turn.cos(), across * turn.sin(), height], dim=1)
-
-
-def seen_from(points: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    """Gives the displacements from points to others in the points' own directions east, north and up.
-
-    Args:
-        points, others: float64 [n, 3], unit vectors; no point is a pole.
-
-    Returns:
-        float64 [n, 3].
-    """
-    x, y, _ = points.unbind(1)
-    flat = (x**2 + y**2).sqrt()
-    east = torch.stack([-y / flat, x / flat, torch.zeros_like(x)], dim=1)
-    north = torch.linalg.cross(points, east, dim=1)
-    away = others - points
-    return torch.stack([(away * axis).sum(1) for axis in (east, north, points)], dim=1)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from models.exphormer import Exphormer
 from models.gine import GINE
 from models.gatedgcn import GatedGCN
 from models.pna import PNA
+from models.meshgraphnet import MeshGraphNet
 # isort: on
 
 from gnnsparse.registry import discover
@@ -33,6 +34,7 @@ __all__ = [
     "GatedGCN",
     "GraphSAGE",
     "GraphTransformer",
+    "MeshGraphNet",
     "Model",
     "Transformer",
     "register_model",

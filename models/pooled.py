@@ -17,6 +17,7 @@ from models.gatedgcn import GatedGCN
 from models.gcn import GCN
 from models.gine import GINE
 from models.graphsage import GraphSAGE
+from models.meshgraphnet import MeshGraphNet
 from models.pna import PNA
 from models.registry import options_like, register_variant
 
@@ -28,6 +29,7 @@ __all__ = [
     "PooledGINE",
     "PooledGatedGCN",
     "PooledGraphSAGE",
+    "PooledMeshGraphNet",
     "PooledPNA",
 ]
 
@@ -152,3 +154,10 @@ class PooledPNA(Pooled):
     """Pooled with a PNA."""
 
     encoder_class = PNA
+
+
+@register_variant("meshgraphnet", task="graph", like=options_like(MeshGraphNet, "pool", "mean"))
+class PooledMeshGraphNet(Pooled):
+    """Pooled with a MeshGraphNet."""
+
+    encoder_class = MeshGraphNet

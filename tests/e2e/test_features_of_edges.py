@@ -14,6 +14,7 @@ import torch
 
 from gnnsparse.cli.main import main
 from gnnsparse.data.molecules import load_molecules
+from gnnsparse.data.weather import load_weather
 from tests.e2e.started import Run
 
 
@@ -40,6 +41,16 @@ def test_a_regression_on_generated_molecules(train: Callable[..., Run], tmp_path
     with np.load(tmp_path / "out.npz") as found:
         got = torch.from_numpy(found["values"])[dataset.test_mask]
     assert (got - y).abs().mean().item() == pytest.approx(run.result["metrics"]["test"]["mae"], rel=1e-3)
+
+
+def test_meshgraphnet_learns_what_winds_do_to_fields(train: Callable[..., Run]) -> None:
+    run = train(
+        "dataset=generated_weather", "dataset.points=200", "model=meshgraphnet", "model.hidden_channels=16",
+        "trainer.max_epochs=40", "device=cpu",
+    )  # fmt: skip
+    dataset = load_weather(200)
+    change = (dataset.x[:, 0] - dataset.y)[dataset.test_mask].square().mean().item()
+    assert run.result["metrics"]["test"]["mse"] < 0.6 * change
 
 
 def write_tables(folder: Path, columns: tuple[str, ...] = ("kind", "size"), graphs: int = 60) -> Path:

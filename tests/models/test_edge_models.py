@@ -39,6 +39,9 @@ def operand(index: torch.Tensor, nodes: int = NODES) -> gnnsparse.SparseOperand:
 
 def model_of(name: str, **options: Any) -> Any:
     torch.manual_seed(1)
+    if name == "meshgraphnet":  # whose blocks always add to what they get
+        options.pop("residual", None)
+        options |= {"norm": "layer"} if options.get("norm") == "batch" else {}
     options = {"hidden_channels": 8, "out_channels": 3, "edge_channels": COLUMNS, **options}
     return MODELS[name].build(5, **options)
 
@@ -132,6 +135,38 @@ def test_gine_is_that_of_pygs_layers() -> None:
     assert_all_accurate(got, plain, exact)
 
 
+class PygMeshGraphNet(pyg.MessagePassing):
+    """The network as PyG would have it: rows of all edges, and a sum at targets."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(aggr="sum")
+        self.model = model
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor, attr: torch.Tensor) -> torch.Tensor:
+        x, edges = self.model.encode(self.model.lin1(x)), self.model.encode_edges(attr)
+        for block in self.model.convs:
+            edges = edges + block.edge_mlp(torch.cat([edges, x[index[1]], x[index[0]]], dim=1))
+            total = self.propagate(index, edges=edges, size=(len(x), len(x)))
+            x = x + block.node_mlp(torch.cat([x, total], dim=1))
+        return self.model.lin(self.model.decode(x))
+
+    def message(self, edges: torch.Tensor) -> torch.Tensor:
+        return edges
+
+
+@pytest.mark.parametrize("norm", ["none", "layer"])
+def test_meshgraphnet_is_that_of_rows_of_edges(norm: str) -> None:
+    model = model_of("meshgraphnet", num_layers=2, norm=norm).eval()
+    theirs = PygMeshGraphNet(copy.deepcopy(model))
+    index, inputs = edges(), [torch.randn(NODES, 5), torch.randn(EDGES + 3, COLUMNS)]
+    a = operand(index)
+    got = with_gradients(lambda x, attr: model(x, a, attr), inputs)
+    plain = with_gradients(lambda x, attr: theirs(x, index, attr), inputs)
+    with in_float64(theirs):
+        exact = with_gradients(lambda x, attr: theirs(x, index, attr), [t.double() for t in inputs])
+    assert_all_accurate(got, plain, exact)
+
+
 def test_pna_scales_by_the_degrees_it_was_told() -> None:
     """As PyG's layers with the histogram of the same degrees do."""
     index = edges()
@@ -165,14 +200,18 @@ def test_those_that_need_no_features_of_edges(name: str) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="edge_channels: got 0; accepted"):
-        model_of("gine", edge_channels=0)
+    for name in ("gine", "meshgraphnet"):
+        with pytest.raises(ValueError, match="edge_channels: got 0; accepted"):
+            model_of(name, edge_channels=0)
     model, x = model_of("gine"), torch.randn(NODES, 5)
     for attr in (torch.randn(EDGES, COLUMNS), torch.randn(EDGES + 3, 2)):
         with pytest.raises(ValueError, match="edge_attr: "):
             model(x, operand(edges()), attr)
-    for name, norm, known in (("gine", "group", "none, batch, layer"), ("gatedgcn", "layer", "none, batch")):
+    for name, norm, known in (
+        ("gine", "group", "none, batch, layer"), ("gatedgcn", "layer", "none, batch"),
+        ("meshgraphnet", "batch", "none, layer"),
+    ):  # fmt: skip
         with pytest.raises(
             ValueError, match=f"norm: got '{norm}'; accepted: one of {known}|accepted: {known}"
         ):
-            model_of(name, norm=norm)
+            MODELS[name].build(5, 8, 3, COLUMNS, norm=norm)

@@ -34,7 +34,7 @@ def rings(count: int = 40) -> list[Data]:
     return made
 
 
-@pytest.mark.parametrize("name", ["gine", "gatedgcn", "pna"])
+@pytest.mark.parametrize("name", ["gine", "gatedgcn", "pna", "meshgraphnet"])
 def test_kinds_of_bonds_are_learned_and_predicted(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = MODELS[name].for_task("graph").build(2, 16, 2, edge_channels=2, num_layers=2)

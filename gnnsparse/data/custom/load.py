@@ -158,9 +158,9 @@ def load_custom(
             numbers; None: label or y.
         edge_features: columns of the table of edges that are features of edges, made as those of nodes are;
             None: all others if edges are learned, else none. `gnnsparse.fit` gives them to models of PyG that
-            take `edge_attr`, and train.py to gine, gatedgcn and pna. Those of PyG's graphs are edge_attr,
-            with a column for each of up to 32 different integers (bond types), and those of a folder of TU
-            Dortmund its labels (so) and attributes of edges.
+            take `edge_attr`, and train.py to gine, gatedgcn, pna and meshgraphnet. Those of PyG's graphs are
+            edge_attr, with a column for each of up to 32 different integers (bond types), and those of a
+            folder of TU Dortmund its labels (so) and attributes of edges.
         edge_transform: the `edge_transform` of the data set a model was trained on, as `transform`.
         bipartite: of links, whether sources and targets are nodes of two kinds, as users and items: the same
             text is then another node in each column, and only pairs of both kinds are scored. None: True if

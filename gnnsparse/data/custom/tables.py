@@ -296,7 +296,7 @@ def read_tables(path: Path, options: FileOptions) -> Content:
         hint = "" if weight or learned else "; weight=COLUMN if one of them has the weights of the edges"
         others = [name for name in unused if name not in of_edges.called((*_LABELS, _SPLIT))]
         if learned is None and others and not links:
-            takers = "models of PyG, and to gine, gatedgcn and pna"
+            takers = "models of PyG, and to gine, gatedgcn, pna and meshgraphnet"
             hint += f"; edge_features=[{','.join(others)}] gives them to {takers}"
         if learned is None and of_edges.called(_LABELS):
             hint += "; task=edge learns labels of edges"
