@@ -180,7 +180,7 @@ def program_text(message: str) -> str:
         for name, run, blocks in (
             ("gnnsparse_edge_rows", "run", ", Message::kBlocks"),
             ("gnnsparse_edge_cuts", "run_cut", ""),
-        )  # fmt: skip
+        )
     )
     include = '#include "kernels/edges/edge_rows.cuh"\nnamespace gnnsparse::cuda {\n'
     return f"{include}{message}{kernels}}}  // namespace gnnsparse::cuda\n"
