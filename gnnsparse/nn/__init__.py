@@ -16,6 +16,7 @@ from gnnsparse.nn.gin_conv import GINConv, GINEConv
 from gnnsparse.nn.interaction import InteractionBlock
 from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.pna_conv import PNAConv
+from gnnsparse.nn.rgat_conv import RGATConv
 from gnnsparse.nn.rgcn_conv import RGCNConv
 from gnnsparse.nn.sage_conv import GraphConv, SAGEConv
 from gnnsparse.nn.sparse_attention import SparseAttention
@@ -43,6 +44,7 @@ __all__ = [
     "KeyValueCache",
     "PNAConv",
     "PointNetConv",
+    "RGATConv",
     "RGCNConv",
     "ResGatedGraphConv",
     "SAGEConv",

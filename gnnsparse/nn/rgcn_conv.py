@@ -147,16 +147,10 @@ class RGCNConv(GraphLayer):
         self.aggr = check_choice("aggr", aggr, ("mean", "sum", "add"))
         self.is_sorted = check_flag("is_sorted", is_sorted)
         shape: tuple[int, ...] = num_relations, sources, out_channels
+        check_blocks(num_bases, num_blocks, sources, out_channels)
         if num_bases is not None:
-            check_integer("num_bases", num_bases, most=MOST_FEATURES)
-            if num_blocks is not None:
-                bad_value("num_blocks", f"got {num_blocks} with num_bases={num_bases}; accepted: one of both")
             shape = num_bases, *shape[1:]
         if num_blocks is not None:
-            check_integer("num_blocks", num_blocks, most=MOST_FEATURES)
-            if sources % num_blocks or out_channels % num_blocks:
-                sizes = f"{sources} and {out_channels} features"
-                bad_value("num_blocks", f"got {num_blocks} for {sizes}; accepted: a divisor of both")
             shape = num_relations, num_blocks, sources // num_blocks, out_channels // num_blocks
         self.weight = torch.nn.Parameter(torch.empty(shape))
         of_bases = None if num_bases is None else torch.nn.Parameter(torch.empty(num_relations, num_bases))
@@ -205,15 +199,7 @@ class RGCNConv(GraphLayer):
             channels[0] if sources is None else sources.shape[0],
             channels[1] if targets is None else targets.shape[0],
         )
-        if isinstance(adj, SparseOperand):
-            bad_type("adj", adj, "an edge_index [2, edges], whose edges have types")
-        check_edges(adj)
-        if not isinstance(edge_type, torch.Tensor) or edge_type.dtype not in _INTEGERS:
-            bad_type("edge_type", edge_type, "an int64 or int32 tensor [edges]")
-        if edge_type.shape != adj.shape[1:]:
-            bad_value("edge_type", f"has shape {tuple(edge_type.shape)}; accepted: {tuple(adj.shape[1:])}")
-        if edge_type.device != adj.device:
-            bad_value("edge_type", f"is on {edge_type.device}; accepted: {adj.device}, as the edges")
+        check_typed_edges(adj, edge_type)
         precision = self.precision or Precision.FP32
         by_bases = self._is_by_bases(sources, size[0], adj.shape[1])
         recipe = RelationRecipe(self.num_relations, self._is_mean, by_bases, precision)
@@ -266,17 +252,7 @@ class RGCNConv(GraphLayer):
         if made.kinds is not None:
             product = mapped(x, weight).reshape(-1, weight.shape[0], self.out_channels)
             return spmm(made.operand, product, spmm(made.kinds, self.comp)).sum(1)  # type: ignore[arg-type]
-        weight = self.relation_weights()
-        if made.pairs is None:
-            return spmm(made.operand, mapped(x, weight).reshape(-1, self.out_channels))
-        if x is not None and x.is_floating_point():
-            rows = spmm(made.select, x).split(made.counts)  # type: ignore[arg-type]
-            product = torch.cat([mapped(of, w[None]) for of, w in zip(rows, weight, strict=True)])
-        else:
-            kind, place = made.pairs
-            place = place if x is None else x.long()[place]
-            product = F.embedding(kind * weight.shape[1] + place, weight.flatten(0, 1))
-        return spmm(made.operand, product)
+        return spmm(made.operand, products_of(x, self.relation_weights(), made))
 
     def _with_root(self, out: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
         if self.root is not None:
@@ -286,6 +262,46 @@ class RGCNConv(GraphLayer):
     def __repr__(self) -> str:
         sizes = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}"
         return f"{type(self).__name__}({sizes})"
+
+
+def check_blocks(num_bases: Any, num_blocks: Any, inputs: int, outputs: int) -> None:
+    """Raise unless these are numbers of bases or of blocks (or None) of matrices [inputs, outputs]."""
+    if num_bases is not None:
+        check_integer("num_bases", num_bases, most=MOST_FEATURES)
+    if num_blocks is None:
+        return
+    if num_bases is not None:
+        bad_value("num_blocks", f"got {num_blocks} with num_bases={num_bases}; accepted: one of both")
+    check_integer("num_blocks", num_blocks, most=MOST_FEATURES)
+    if inputs % num_blocks or outputs % num_blocks:
+        sizes = f"{inputs} and {outputs} features"
+        bad_value("num_blocks", f"got {num_blocks} for {sizes}; accepted: a divisor of both")
+
+
+def check_typed_edges(adj: Any, edge_type: Any) -> None:
+    """Raise unless `adj` is an edge_index [2, edges], and `edge_type` has an integer for each edge."""
+    if isinstance(adj, SparseOperand):
+        bad_type("adj", adj, "an edge_index [2, edges], whose edges have types")
+    check_edges(adj)
+    if not isinstance(edge_type, torch.Tensor) or edge_type.dtype not in _INTEGERS:
+        bad_type("edge_type", edge_type, "an int64 or int32 tensor [edges]")
+    if edge_type.shape != adj.shape[1:]:
+        bad_value("edge_type", f"has shape {tuple(edge_type.shape)}; accepted: {tuple(adj.shape[1:])}")
+    if edge_type.device != adj.device:
+        bad_value("edge_type", f"is on {edge_type.device}; accepted: {adj.device}, as the edges")
+
+
+def products_of(x: torch.Tensor | None, weight: torch.Tensor, made: Relations) -> torch.Tensor:
+    """Return the rows [rows, out] of the dense factor of relations, whose matrices are as of `mapped`."""
+    if made.pairs is None:
+        found = mapped(x, weight)
+        return found.reshape(-1, found.shape[1] // len(weight))
+    if x is not None and x.is_floating_point():
+        rows = spmm(made.select, x).split(made.counts)  # type: ignore[arg-type]
+        return torch.cat([mapped(of, w[None]) for of, w in zip(rows, weight, strict=True)])
+    kind, place = made.pairs
+    place = place if x is None else x.long()[place]
+    return F.embedding(kind * weight.shape[1] + place, weight.flatten(0, 1))
 
 
 def mapped(x: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:

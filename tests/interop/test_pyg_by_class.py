@@ -59,6 +59,14 @@ def _of_kinds(layer: Any, g: Given) -> torch.Tensor:
     return torch.cat([found[kind] for kind in KINDS])
 
 
+def _of_relations(layer: Any, g: Given) -> torch.Tensor:
+    edges = g["edges"]
+    out, (_, weights) = layer(
+        g["x"], edges, edges.sum(0) % 3, g["attr"] if layer.edge_dim else None, return_attention_weights=True
+    )
+    return torch.cat([out.flatten(), weights.flatten()])
+
+
 def _of_layers(layer: Any, g: Given) -> torch.Tensor:
     stacked = torch.stack([g["x"], g["first"], g["x"] * 2], 1)
     return layer(stacked, g["edges"], *([] if layer.normalize else [g["w"]]))
@@ -80,6 +88,22 @@ LAYERS: dict[str, tuple[Case, Call]] = {
     "HANConv": (of(WIDTH, OUT, _META, heads=2, negative_slope=0.4), _of_kinds),
     "HGTConv": (of(WIDTH, OUT, _META, heads=2), _of_kinds),
     "HGTConv as wide": (of(WIDTH, WIDTH, _META), _of_kinds),
+    "RGATConv": (of(WIDTH, OUT, 4, heads=2, edge_dim=EDGE_DIM), _of_relations),
+    "RGATConv of products": (
+        of(
+            WIDTH,
+            OUT,
+            4,
+            num_bases=2,
+            mod="scaled",
+            attention_mechanism="within-relation",
+            attention_mode="multiplicative-self-attention",
+            heads=2,
+            dim=2,
+            concat=False,
+        ),
+        _of_relations,
+    ),
     "SuperGATConv": (of(WIDTH, OUT, heads=3), _plain),
     "SuperGATConv of products": (of(WIDTH, OUT, attention_type="SD", concat=False, heads=2), _plain),
     "HEATConv": (of(*_HEAT, heads=3), _heat),
@@ -119,7 +143,10 @@ def inputs() -> Given:
 
 def layers_of(name: str) -> tuple[Any, Any, Any]:
     case, call = LAYERS[name]
-    return *both(made(name.partition(" ")[0], case)), call
+    layer = made(name.partition(" ")[0], case)
+    if name.startswith("RGATConv"):  # which PyG leaves as the memory was
+        torch.nn.init.normal_(layer.l2)
+    return *both(layer), call
 
 
 def results(layer: Any, given: Given, call: Any) -> list[torch.Tensor]:
@@ -243,6 +270,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a hook of messages": (
         "HEATConv", lambda layer: layer.register_message_forward_hook(lambda *_: None), "hooks"
     ),
+    "an update": ("RGATConv", lambda layer: setattr(layer, "update", lambda aggr_out: aggr_out), "update"),
     "a hook of a map": ("HEATConv", lambda layer: _hook(layer.att), "`att`"),
     "a hook of a network": ("NNConv of a network", lambda layer: _hook(layer.nn), "`nn` has hooks"),
     "a hook of its last layer": ("NNConv of a network", lambda layer: _hook(layer.nn[-1]), "`nn`"),

@@ -30,7 +30,7 @@ from gnnsparse.interop.pyg.aggregate import (
     watched,
 )
 from gnnsparse.interop.pyg.graphs import check_eager, memo, raw
-from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, RGCNConv, TransformerConv
+from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, RGATConv, RGCNConv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe, with_types
 from gnnsparse.nn.edges import EdgeRecipe, joined
 from gnnsparse.nn.inputs import is_plain_linear
@@ -86,6 +86,10 @@ class _Gat(_StandIn, GATConv):  # type: ignore[misc, override]
 class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
     _linear = Linear
     _maps = ("lin_key", "lin_query")
+
+
+class _Rgat(_StandIn, RGATConv):  # type: ignore[misc]
+    """PyG's layer has all its attributes."""
 
 
 class _Relational(_StandIn, RGCNConv):  # type: ignore[misc]
@@ -303,6 +307,7 @@ FUSED: dict[type, Fused] = {
     conv.GATv2Conv: Fused(type("_Gatv2", (_StandIn, GATv2Conv), {}), _gatv2),
     conv.TransformerConv: Fused(_Transformer, _transformer),
     conv.AGNNConv: Fused(type("_Agnn", (_StandIn, AGNNConv), {}), _agnn),
+    conv.RGATConv: Fused(_Rgat, lambda *_: None, "spmm", overhead=400.0, steps=steps_of(conv.RGATConv)),
     conv.FastRGCNConv: Fused(_FastRelational, None, "spmm", 1, 0.0, _SUMS, steps_of(conv.FastRGCNConv)),
     conv.RGCNConv: Fused(_Relational, None, "spmm", 1, -300.0, _SUMS),
 }
