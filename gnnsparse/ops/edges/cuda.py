@@ -175,12 +175,9 @@ def _rounded(number: float) -> float:
 def program_text(message: str) -> str:
     """Return the program that NVRTC compiles for a message: kernels whose names are the same for all."""
     kernels = "".join(
-        f'extern "C" __global__ void __launch_bounds__(32 * kEdgeWarps{blocks}) {name}(\n'
+        f'extern "C" __global__ void __launch_bounds__(32 * kEdgeWarps{blocks}) gnnsparse_edge_{name}(\n'
         f"    const __grid_constant__ EdgeLaunch p) {{\n  EdgeRows<Message>(p).{run}();\n}}\n"
-        for name, run, blocks in (
-            ("gnnsparse_edge_rows", "run", ", Message::kBlocks"),
-            ("gnnsparse_edge_cuts", "run_cut", ""),
-        )
+        for name, run, blocks in (("rows", "run", ", Message::kBlocks"), ("cuts", "run_cut", ""))
     )
     include = '#include "kernels/edges/edge_rows.cuh"\nnamespace gnnsparse::cuda {\n'
     return f"{include}{message}{kernels}}}  // namespace gnnsparse::cuda\n"
