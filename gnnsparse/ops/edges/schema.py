@@ -228,7 +228,9 @@ def _of_slopes(
             by: Any = totals[total]
         else:
             by = winner_of[k] >= 0 if k in winner_of else edge_counts(operand, grad)
-        term = grad * by if factor == 1 else grad * by * factor
+        # In one kernel, which rounds what it computes in float32.
+        term = torch.mul(grad, by, out=torch.empty_like(grad))
+        term = term if factor == 1 else term * factor
         found[i] = found[i] + term if i in found else term
     return found
 
