@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from gnnsparse.data.optional import import_optional
 from gnnsparse.interop.pyg.graphs import memo
 from tests.interop.pyg_cases import both, interop, judge, left, pyg, used
 
+pyg_utils: Any = import_optional("torch_geometric.utils", "these tests")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*[Ss]parse.*:UserWarning"),
     pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning"),
@@ -105,30 +107,73 @@ def test_normalised_matrices_are_kept() -> None:
     assert "spmm, sum, fp32" in used(layer)
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (lambda: pyg.SAGEConv(WIDTH, 4, aggr="max"), "reduction"),
-        (lambda: pyg.SAGEConv(WIDTH, 4, aggr="min"), "reduction"),
-        (lambda: pyg.GATConv(WIDTH, 4, add_self_loops=False), "layout"),  # it multiplies by no matrix
-    ],
-)
-def test_what_is_left_to_pyg(make: Callable[[], Any], why: str) -> None:
+_DEGREES = torch.tensor([4, 8, 16, 8])
+#: Layers that multiply by no matrix, and the numbers that a nonzero has.
+BY_EDGES: dict[str, tuple[Callable[[], Any], int]] = {
+    "GATConv": (lambda: pyg.GATConv(WIDTH, 4, heads=2, add_self_loops=False), 0),
+    "LEConv": (lambda: pyg.LEConv(WIDTH, 4), 0),
+    "GENConv": (lambda: pyg.GENConv(WIDTH, 4, "softmax", edge_dim=3), 3),
+    "PNAConv": (lambda: pyg.PNAConv(WIDTH, 4, ["mean", "std"], ["identity"], _DEGREES, edge_dim=3), 3),
+    "ResGatedGraphConv": (lambda: pyg.ResGatedGraphConv(WIDTH, 4), 0),
+}
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize("name", BY_EDGES)
+def test_layers_that_multiply_by_no_matrix(name: str, layout: str) -> None:
+    """They take its edges, with its values for weights or features."""
+    make, numbers = BY_EDGES[name]
     plain, ours = both(make())
-    adj, x = matrix(ones=why == "layout"), torch.randn(NODES, WIDTH)
+    adj, x = matrix(layout), torch.randn(NODES, WIDTH)
+    if numbers:
+        coo = adj.to_sparse_coo().coalesce()
+        values = torch.randn(coo._nnz(), numbers)
+        adj = torch.sparse_coo_tensor(coo.indices(), values, (NODES, NODES, numbers), is_coalesced=True)
+        adj = adj if layout == "coo" else adj.to_sparse_csr()
+    judge(plain, ours, x, adj)
+    out = ours(x, adj)
+    assert sum(used(ours).values()) == 2
+    assert left(ours) == ""
+    assert len(memo.graph(adj).results) == 1, "the edges are made in each call"
+    if name != "GATConv":  # which with an edge_index is fused as a whole
+        edges, given = pyg_utils.to_edge_index(adj)
+        assert torch.equal(out, ours(x, edges.flip(0), *(() if name == "ResGatedGraphConv" else (given,))))
+
+
+def test_matrices_of_other_sizes_and_changed_values() -> None:
+    """Sources and targets are other nodes; values that change in place are seen."""
+    plain, ours = both(pyg.LEConv((WIDTH, WIDTH), 4))
+    adj = matrix().to_dense()[:9].to_sparse_csr()
+    pair = torch.randn(NODES, WIDTH), torch.randn(9, WIDTH)
+    for _ in range(2):
+        torch.testing.assert_close(ours(pair, adj), plain(pair, adj), rtol=1e-4, atol=1e-5)
+        adj.values().mul_(-2.0)
+    assert used(ours) == {"aggregate_edges, sum, fp32": 2}
+
+
+@pytest.mark.parametrize("aggr", ["max", "min"])
+def test_what_is_left_to_pyg(aggr: str) -> None:
+    plain, ours = both(pyg.SAGEConv(WIDTH, 4, aggr=aggr))
+    adj, x = matrix(), torch.randn(NODES, WIDTH)
     torch.testing.assert_close(ours(x, adj), plain(x, adj))
-    assert why in left(ours)
+    assert "reduction" in left(ours)
 
 
-def test_gradients_of_the_matrix_are_torchs() -> None:
-    layer = interop.accelerate(pyg.GraphConv(WIDTH, 4), convert="always")
+@pytest.mark.parametrize("kind", [pyg.GraphConv, pyg.LEConv])
+def test_gradients_of_the_matrix_are_torchs(kind: Any) -> None:
+    layer = interop.accelerate(kind(WIDTH, 4), convert="always")
     adj = matrix().requires_grad_()
     layer(torch.randn(NODES, WIDTH), adj).square().sum().backward()
     assert adj.grad is not None
     assert "gradient" in left(layer)
 
 
-def test_wrong_sizes_raise_as_before() -> None:
-    for model in both(pyg.GraphConv(WIDTH, 4)):
-        with pytest.raises((RuntimeError, ValueError)):
-            model(torch.randn(NODES - 1, WIDTH), matrix())
+def test_what_pyg_refuses_raises_as_before() -> None:
+    for kind, layout, nodes in (
+        ("GraphConv", "csr", NODES - 1),
+        ("LEConv", "csr", NODES - 1),
+        ("LEConv", "csc", NODES),
+    ):
+        for model in both(getattr(pyg, kind)(WIDTH, 4)):
+            with pytest.raises((RuntimeError, ValueError)):
+                model(torch.randn(nodes, WIDTH), matrix(layout))

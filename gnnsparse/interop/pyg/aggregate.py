@@ -24,6 +24,7 @@ from gnnsparse.interop.pyg.edge_aggregate import (
     edges_compiled,
     reductions_of,
 )
+from gnnsparse.interop.pyg.functions import as_edges, is_sparse
 from gnnsparse.interop.pyg.graphs import Settings, check_eager, memo, raw
 from gnnsparse.interop.pyg.message import (
     Argument,
@@ -254,6 +255,8 @@ def check_edges(edges: Any) -> torch.Tensor:
 def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
     """Compute PyG's `propagate` of a layer by a sparse product, or return NOTHING to leave it to PyG."""
     try:
+        if is_sparse(edges):
+            edges, size, given = as_edges(edges, given)
         if state.settings.convert == "auto":
             memo.check(edges)
         if (why := watched(layer, edges)) is not None:

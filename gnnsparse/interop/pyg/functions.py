@@ -79,6 +79,35 @@ def multiplying(state: Any, matrix: torch.Tensor) -> Iterator[None]:
         state.fall_back(FallbackError(f"the adjacency is {what}"))
 
 
+def as_edges(matrix: torch.Tensor, given: dict[str, Any]) -> tuple[torch.Tensor, Any, dict[str, Any]]:
+    """Return the edges, sizes and arguments of `propagate` by which PyG reads a matrix [targets, sources].
+
+    Its values stand for weights, features and types of edges that are not given. The edges are cached.
+    """
+    check_eager()
+    if matrix.requires_grad and torch.is_grad_enabled():
+        raise FallbackError("the adjacency needs a gradient")
+    if matrix.layout == torch.sparse_csc:  # which PyG refuses
+        raise FallbackError("the adjacency is a tensor of layout torch.sparse_csc")
+    graph = memo.graph(matrix)
+    if matrix.is_cuda and path().is_capturing() and (_edges_of,) not in graph.results:
+        raise FallbackError("a CUDA graph is captured, and this graph is not known: run the model before")
+    values = matrix._values() if matrix.layout == torch.sparse_coo else matrix.values()
+    of_edges = {
+        "edge_weight": values,
+        "edge_attr": None if values.dim() == 1 else values,
+        "edge_type": values,
+    }
+    given = {**given, **{name: value for name, value in of_edges.items() if given.get(name) is None}}
+    return graph.result(_edges_of, matrix), (matrix.shape[1], matrix.shape[0]), given
+
+
+def _edges_of(matrix: torch.Tensor) -> torch.Tensor:
+    if matrix.layout == torch.sparse_coo:  # PyG's function would mark it as coalesced, a change that is seen
+        return matrix._indices().flip(0)
+    return utils.to_edge_index(matrix.detach())[0].flip(0)
+
+
 def product(src: Any, other: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
     """Compute PyG's `spmm` of a sparse matrix [targets, sources]; unusual products are left to it."""
     call = getattr(_calls, "call", None)

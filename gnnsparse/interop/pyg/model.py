@@ -143,7 +143,7 @@ def _make_propagate(base: Any, kind: type | None) -> Callable[..., Any]:
     def propagate_(self: Any, edge_index: Any, size: Any = None, **given: Any) -> Any:
         state = self._gnnsparse
         is_compiling = torch.compiler.is_compiling()
-        if is_sparse(edge_index) and not is_compiling:
+        if is_sparse(edge_index) and self.fuse and not is_compiling:
             with multiplying(state, edge_index):
                 return base.propagate(self, edge_index, size=size, **given)
         if kind is not None:
