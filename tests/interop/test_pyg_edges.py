@@ -219,12 +219,12 @@ def test_what_changes_later_is_seen(change: str) -> None:
     assert sum(used(ours).values()) == 1 + is_ours, str(interop.report(ours))
 
 
-def compiled(layer: Any, **options: Any) -> tuple[Any, Callable[[], list[bool]]]:
-    """A layer behind torch.compile, and what says of each graph whether it has the edges' operator."""
+def compiled(layer: Any, operator: str = "edges", **options: Any) -> tuple[Any, Callable[[], list[bool]]]:
+    """A layer behind torch.compile, and what says of each graph whether it has an operator, the edges'."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     run = torch.compile(layer, fullgraph=True, backend=counter, **options)
-    return run, lambda: ["gnnsparse.pyg_edges(" in graph.code for graph in counter.graphs]
+    return run, lambda: [f"gnnsparse.pyg_{operator}(" in graph.code for graph in counter.graphs]
 
 
 #: Of `LAYERS`, and whether sources and targets are other nodes.
@@ -270,6 +270,57 @@ def test_compiled_layers_see_changes(change: str) -> None:
         change_it(layer)
     close(run(*given), theirs(*given))
     assert graphs()[-1] is is_ours
+
+
+_HEADS: dict[str, Any] = {"heads": 2, "edge_dim": EDGE_DIM}
+#: Layers of attention with features of edges, and whether sources and targets are other nodes.
+ATTENTION: dict[str, tuple[Any, bool]] = {
+    "GATConv": (of(*_BOTH, **_HEADS, fill_value="max", residual=True), False),
+    "GATConv of a pair": (of(*_PAIR, **_HEADS, fill_value=0.5), True),
+    "GATv2Conv": (of(*_BOTH, **_HEADS, concat=False, share_weights=True), False),
+    "GATv2Conv of a pair": (of(*_PAIR, **_HEADS, add_self_loops=False), True),
+    "TransformerConv": (of(*_PAIR, **_HEADS, beta=True), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_compiled_attention_with_features_of_edges(name: str) -> None:
+    """As `test_compiled`; the graphs have self-loops, of which each has another number."""
+    case, pair = ATTENTION[name]
+    torch.manual_seed(0)
+    plain, ours = both(made(name.partition(" ")[0], case))
+    run, graphs = compiled(ours, "attention", dynamic=True)
+    counts = []
+    for count in (90, 130):
+        edges = edges_of(SOURCES, TARGETS if pair else SOURCES, count)
+        assert (edges[0] == edges[1]).any()
+        tensors = inputs(edges)
+        got, want = (results(layer, tensors, edges, ("attr",), pair) for layer in (run, plain))
+        for one, theirs in zip(got, want, strict=True):
+            close(one, theirs)
+        counts.append(len(graphs()))
+    assert graphs()[-1]
+    assert counts[0] == counts[1], "the second graph was compiled anew"
+    with torch.autocast("cpu", torch.bfloat16):
+        got, want = (results(layer, tensors, edges, ("attr",), pair) for layer in (run, ours))
+    for one, theirs in zip(got, want, strict=True):
+        assert one.dtype == theirs.dtype
+        assert (one - theirs).norm() <= 0.03 * theirs.norm()
+    assert graphs()[-1]
+
+
+def test_compiled_attention_that_is_pygs() -> None:
+    """Features of edges of a layer without a map of theirs, and a row for all self-loops."""
+    edges = edges_of(SOURCES, SOURCES)
+    tensors = inputs(edges)
+    for options in ({}, {"edge_dim": EDGE_DIM, "fill_value": torch.ones(EDGE_DIM)}):
+        theirs, ours = both(made("GATConv", of(*_BOTH, **options)))
+        run, graphs = compiled(ours, "attention")
+        assert torch.allclose(
+            run(tensors["x"], edges, edge_attr=tensors["attr"] if options else None),
+            theirs(tensors["x"], edges, edge_attr=tensors["attr"] if options else None), atol=1e-5,
+        )  # fmt: skip
+        assert graphs() == [not options]
 
 
 def test_compiled_layers_of_pyg() -> None:

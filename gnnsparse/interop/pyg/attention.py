@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, conv
@@ -33,9 +34,10 @@ from gnnsparse.interop.pyg.graphs import check_eager, memo, raw
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, RGATConv, RGCNConv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe, with_types
 from gnnsparse.nn.edges import EdgeRecipe, joined
+from gnnsparse.nn.edges import attend as attended
 from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.nn.rgcn_conv import RelationRecipe, mapped
-from gnnsparse.ops import graph_attention, spmm
+from gnnsparse.ops import spmm
 from gnnsparse.ops.dispatch import recording, register
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import alive
@@ -200,7 +202,7 @@ def attend(
 def attend_compiled(
     layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
 ) -> Any:
-    """`attend` while torch.compile traces; edge features, dropout and returned weights are left to PyG."""
+    """`attend` while torch.compile traces; dropout and returned weights are left to PyG."""
     if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor):
         return NOTHING
     same = all(has_code(layer, name, getattr(kind, name).__code__) for name in _METHODS[1:])
@@ -220,14 +222,22 @@ def attend_compiled(
     if project is None:
         types = arguments[0] if arguments else options.get("edge_type")
         return _related_compiled(layer, kind, *pair, edges, types, precision)
-    if arguments or any(value is not None for value in options.values()):
+    features = arguments[0] if arguments else options.get("edge_attr")
+    others = *arguments[1:], *(value for name, value in options.items() if name != "edge_attr")
+    if any(value is not None for value in others) or not _takes_features(layer, kind, features):
         return NOTHING
     if (projected := project(layer, *pair)) is None:
         return NOTHING
     q, k, v, att, score = projected
-    how = getattr(layer, "add_self_loops", False), score, getattr(layer, "negative_slope", 0.0)
+    of_edges = None
+    if features is not None:
+        features, of_edges = features.to(v.dtype), _edge_map(layer, kind).to(v.dtype)
+    fill = getattr(layer, "fill_value", 0.0)
+    fills = (fill, 0.0) if isinstance(fill, str) else ("", fill)
+    loops, slope = getattr(layer, "add_self_loops", False), getattr(layer, "negative_slope", 0.0)
+    how = loops, *fills, score, slope, precision.value
     sizes = v.shape[0], q.shape[0]
-    out = torch.ops.gnnsparse.pyg_attention(q, k, v, att, edges, *sizes, *how, precision.value)
+    out = torch.ops.gnnsparse.pyg_attention(q, k, v, att, features, of_edges, edges, *sizes, *how)
     if kind is conv.AGNNConv:
         return out[:, 0]
     y = joined(out, layer.concat)
@@ -235,7 +245,7 @@ def attend_compiled(
         return TransformerConv._with_root(layer, y, layer.lin_skip(pair[1])) if layer.root_weight else y
     if layer.res is not None:
         y = y + layer.res(pair[1])
-    return y if layer.bias is None else y + layer.bias
+    return y if layer.bias is None else y + layer.bias.to(y.dtype)
 
 
 def _related_compiled(
@@ -249,6 +259,29 @@ def _related_compiled(
     product = mapped(x, RGCNConv.relation_weights(layer)).reshape(-1, layer.out_channels)
     how = x.shape[0], to.shape[0], relations, is_mean, precision.value
     return stand_in._with_root(layer, torch.ops.gnnsparse.pyg_relations(product, edges, types, *how), to)
+
+
+def _takes_features(layer: Any, kind: type, features: Any) -> bool:
+    """Return whether compiled attention takes features of edges, or None in their place."""
+    linear = getattr(layer, "lin_edge", None)
+    if features is None:
+        return linear is None or kind is not conv.TransformerConv
+    if linear is None or not isinstance(features, torch.Tensor):
+        return False
+    if type(linear.weight) is UninitializedParameter or isinstance(
+        getattr(layer, "fill_value", 0), torch.Tensor
+    ):
+        return False
+    is_cast = features.is_floating_point() and torch.is_autocast_enabled(features.device.type)
+    return is_cast or features.dtype == linear.weight.dtype
+
+
+def _edge_map(layer: Any, kind: type) -> torch.Tensor:
+    """Return the linear map of features of edges: to what their scores get, of GAT, or to keys."""
+    weight: torch.Tensor = layer.lin_edge.weight
+    if kind is not conv.GATConv:
+        return weight
+    return (weight.unflatten(0, (layer.heads, -1)) * layer.att_edge[0, :, :, None]).sum(dim=1)
 
 
 def _gat(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...]:
@@ -266,9 +299,7 @@ def _gatv2(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...]:
     return q, k, k, layer.att[0], "gatv2"
 
 
-def _transformer(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...] | None:
-    if layer.lin_edge is not None:
-        return None
+def _transformer(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...]:
     maps = (layer.lin_query, to), (layer.lin_key, x), (layer.lin_value, x)
     return *(linear(x).unflatten(1, (layer.heads, layer.out_channels)) for linear, x in maps), None, "dot"
 
@@ -314,61 +345,73 @@ FUSED: dict[type, Fused] = {
 
 
 _ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? att, Tensor edge_index, SymInt sources, SymInt targets, "
-    "bool add_self_loops, str score, float negative_slope, str precision"
+    "Tensor q, Tensor k, Tensor v, Tensor? att, Tensor? features, Tensor? edge_map, Tensor edge_index, "
+    "SymInt sources, SymInt targets, bool add_self_loops, str fill, float fill_value, str score, "
+    "float negative_slope, str precision"
 )
+_TENSORS = 6  # of the arguments, which have gradients
 
 
 def _run(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, att: torch.Tensor | None, edge_index: torch.Tensor,
-    sources: int, targets: int, add_self_loops: bool, score: str, negative_slope: float, precision: str,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, att: torch.Tensor | None,
+    features: torch.Tensor | None, edge_map: torch.Tensor | None, edge_index: torch.Tensor, sources: int,
+    targets: int, add_self_loops: bool, fill: str, fill_value: float, score: str, negative_slope: float,
+    precision: str,
 ) -> torch.Tensor:  # fmt: skip
-    recipe = EdgeRecipe(add_self_loops, Precision.parse(precision))
+    has_features = features is not None
+    recipe = EdgeRecipe(add_self_loops, Precision.parse(precision), has_features=has_features)
     edges = memo.adjacency(edge_index, recipe, (sources, targets), False)
-    return graph_attention(
-        edges.operand, q, k, v, score=score, att=att, negative_slope=negative_slope, bias=edges.log_counts,
-        edge_order="operand",
-    )  # fmt: skip
+    options: dict[str, Any] = {}
+    if features is not None and edge_map is not None:
+        features = edges.features(features, edge_index, edge_map, fill or fill_value)
+        if score == "dot":
+            options["edge_weight"] = edge_map
+        else:
+            features = F.linear(features, edge_map)
+        if score == "gatv2":
+            features, options["edge_target"] = features.unflatten(1, k.shape[1:]), "keys"
+    options.update(score=score, att=att, negative_slope=negative_slope)
+    return attended(edges, q, k, v, features, False, **options)[0]
 
 
 def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
-    return v.new_empty((rest[3], *v.shape[1:]))
+    return v.new_empty((rest[5], *v.shape[1:]))
 
 
-def _run_grad(grad: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
+def _run_grad(grad: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
     """Compute the attention again, and its gradients: operators do not hand over what attention keeps."""
-    tensors, how = arguments[:4], arguments[4:]
+    tensors, how, needs = arguments[:_TENSORS], arguments[_TENSORS:-1], arguments[-1]
     with recording():
-        leaves = [None if t is None else t.detach().requires_grad_() for t in tensors]
+        leaves = [
+            None if t is None else t.detach().requires_grad_(needed)
+            for t, needed in zip(tensors, needs, strict=True)
+        ]
         out = _run(*leaves, *how)  # type: ignore[arg-type]
-        found = torch.autograd.grad(out, [t for t in leaves if t is not None], grad.contiguous())
+        wanted = [t for t in leaves if t is not None and t.requires_grad]
+        found = torch.autograd.grad(out, wanted, grad.contiguous())
     # Not the memory of an argument, nor of each other, as the operator's schema promises.
-    grads = [g.clone(memory_format=torch.contiguous_format) for g in found]
-    return (*grads, tensors[0].new_empty(0))[:4]
+    return [g.clone(memory_format=torch.contiguous_format) for g in found]
 
 
-def _fake_grad(grad: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
-    found = [t.new_empty(t.shape) for t in arguments[:4] if t is not None]
-    return (*found, arguments[0].new_empty(0))[:4]
+def _fake_grad(grad: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
+    needed = zip(arguments[:_TENSORS], arguments[-1], strict=True)
+    return [t.new_empty(t.shape) for t, needs in needed if t is not None and needs]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    ctx.how = inputs[5:]
-    ctx.save_for_backward(*inputs[:5])
+    ctx.how = inputs[_TENSORS + 1 :]
+    ctx.save_for_backward(*inputs[: _TENSORS + 1])
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    q, k, v, att, edges = alive(ctx.saved_tensors)
-    dq, dk, dv, datt = torch.ops.gnnsparse.pyg_attention_grad(grad, q, k, v, att, edges, *ctx.how)
-    return dq, dk, dv, None if att is None else datt, *(None,) * 7
+    needs = list(ctx.needs_input_grad[:_TENSORS])
+    found = torch.ops.gnnsparse.pyg_attention_grad(grad, *alive(ctx.saved_tensors), *ctx.how, needs)
+    grads = iter(found)
+    return *(next(grads) if needed else None for needed in needs), *(None,) * 9
 
 
 register(f"pyg_attention({_ARGUMENTS}) -> Tensor", _run, _fake, _setup, _backward)
-register(
-    f"pyg_attention_grad(Tensor grad, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
-    _run_grad,
-    _fake_grad,
-)
+register(f"pyg_attention_grad(Tensor grad, {_ARGUMENTS}, bool[] needs) -> Tensor[]", _run_grad, _fake_grad)
 
 
 def _relations(
