@@ -241,7 +241,8 @@ def complete_sampler(cfg: DictConfig, model: torch.nn.Module) -> None:
     from gnnsparse.train.settings import SamplerConfig
 
     path, found = OmegaConf.select(cfg, "dataset.path"), None
-    if cfg.sampler.name == "none" and isinstance(path, str) and (Path(path).expanduser() / HEADER).is_file():
+    stays = cfg.sampler.name == "none" and not OmegaConf.select(cfg, "dataset.in_memory")
+    if stays and isinstance(path, str) and (Path(path).expanduser() / HEADER).is_file():
         cfg.sampler.name, found = "neighbor", path
     settings: SamplerConfig = section(cfg, "sampler", SamplerConfig).with_fanouts(model)
     cfg.sampler.fanouts = None if settings.fanouts is None else list(settings.fanouts)

@@ -46,6 +46,13 @@ def test_a_table_of_edges_becomes_a_graph_on_disk_that_is_trained_on(model: str,
     assert "net: x.npy = features; y.npy = labels" in done.output
     test = done.result()["metrics"]["test"]["accuracy"]
     assert test > 0.75, "features alone say it of about half"
+    if model == "gcn":
+        done = run(f"{train} {short} dataset.in_memory=true hydra.run.dir=whole", tmp_path)
+        assert done.status == 0, done.errors
+        assert "sampler" not in done.output
+        assert done.result()["metrics"]["test"]["accuracy"] > 0.75
+        done = run("gnnsparse predict whole --out whole.csv", tmp_path)
+        assert done.status == 0, done.errors
     done = run("gnnsparse predict run --out found.csv", tmp_path)
     assert done.status == 0, done.errors
     rows_found = done.rows("found.csv")

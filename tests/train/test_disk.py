@@ -14,7 +14,8 @@ from gnnsparse.data import build_graph, load_custom
 from gnnsparse.nn import GCNConv
 from gnnsparse.sampling import FeatureStore
 from gnnsparse.train.settings import OptimizerConfig, SamplerConfig
-from gnnsparse.train.tasks.node import NodeClassifier, StoredGraphData
+from gnnsparse.train.tasks import RunOptions
+from gnnsparse.train.tasks.node import NodeClassifier, NodeTask, StoredGraphData
 
 NODES = 90
 DRAW = np.random.default_rng(0)
@@ -44,6 +45,28 @@ def test_labels_and_the_split_are_those_of_the_files(folder: Path) -> None:
     drawn = load_custom(folder, split="random", train_fraction=0.5)
     assert int(drawn.train_mask.sum()) == 25
     assert not drawn.train_mask[50:].any()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_graph_that_is_read_whole_is_trained_on_as_others_are(weighted: bool, tmp_path: Path) -> None:
+    ends, weights = DRAW.integers(0, NODES, (2, 400)), DRAW.random(400).astype(np.float32)
+    build_graph(ends, tmp_path / "g", NODES, symmetric=True, weights=weights if weighted else None)
+    np.save(tmp_path / "g" / "x.npy", X)
+    np.save(tmp_path / "g" / "y.npy", Y)
+    stored, whole = load_custom(tmp_path / "g"), load_custom(tmp_path / "g", in_memory=True)
+    assert (stored.on_disk, whole.on_disk) == (True, False)
+    assert (whole.x.dtype, whole.graph.is_symmetric) == (torch.float32, True)
+    assert torch.equal(whole.x, stored.x.float())
+    for name in ("indptr", "indices"):
+        own, mapped = getattr(whole.graph.csr, name), getattr(stored.graph.csr, name)
+        assert torch.equal(own, mapped)
+        assert own.data_ptr() != mapped.data_ptr()
+    assert (whole.graph.values is None) == (not weighted)
+    assert not weighted or torch.equal(whole.graph.values, stored.graph.values)
+    data = NodeTask().make_data(whole, RunOptions(torch.device("cpu"), values="gcn"))
+    assert data.fixed_batch is not None
+    with pytest.raises(TypeError, match=r"^in_memory: got int"):
+        load_custom(tmp_path / "g", in_memory=1)
 
 
 #: A file, what is written into it (None: it is removed), options, and what is said.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,8 +13,11 @@ import torch
 
 from gnnsparse.data.array_files import map_npy, read_npy
 from gnnsparse.data.custom.build import PARTS, Content, FileOptions, mask_of_ids
+from gnnsparse.data.datasets import NodeDataset
 from gnnsparse.data.large.folder import graph_ids, graph_info, open_graph
-from gnnsparse.errors import bad_value
+from gnnsparse.errors import bad_value, check_memory
+from gnnsparse.formats.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
 
 #: Rows of features that are looked at at a time.
 _ROWS = 1 << 16
@@ -55,6 +59,20 @@ def read_disk(path: Path, options: FileOptions) -> Content:
         nodes, np.empty((2, 0), np.int64), y=y, masks=masks, ids=graph_ids(path), disk=(open_graph(path), x),
         uses=(f"{path.name}: {'; '.join(used)}",), reason="it is a graph on disk",
     )  # fmt: skip
+
+
+def read_whole(dataset: NodeDataset) -> NodeDataset:
+    """Read a graph on disk and its features into memory; raise MemoryError if they do not fit."""
+    graph, csr = dataset.graph, dataset.graph.csr
+    values = 0 if graph.values is None else graph.values.nbytes
+    check_memory(
+        "in_memory", csr.nbytes + values + 4 * dataset.x.numel(), f"{dataset.name} with its features"
+    )
+    own = Csr(csr.indptr.clone(), csr.indices.clone(), csr.cols)
+    whole = SparseGraph(own, None if graph.values is None else graph.values.clone())
+    if "is_symmetric" in vars(graph):
+        vars(whole)["is_symmetric"] = graph.is_symmetric
+    return replace(dataset, graph=whole, x=dataset.x.to(torch.float32, copy=True), on_disk=False)
 
 
 def _features(path: Path, nodes: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.custom.build import CUSTOM_TASKS, BuildOptions, Content, FileOptions, build_dataset
-from gnnsparse.data.custom.disk import read_disk
+from gnnsparse.data.custom.disk import read_disk, read_whole
 from gnnsparse.data.custom.edges import content_of_edges, with_edge_attr
 from gnnsparse.data.custom.graphs import (
     TU_MARK,
@@ -37,7 +37,7 @@ from gnnsparse.data.custom.readers import (
 from gnnsparse.data.custom.tables import ENDINGS
 from gnnsparse.data.datasets import EdgeDataset, GraphDataset, LinkDataset, NodeDataset
 from gnnsparse.data.large.folder import HEADER
-from gnnsparse.errors import bad_type, bad_value, check_choice, path_of
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, path_of
 from gnnsparse.preprocess.source import is_pyg_data
 
 _log = logging.getLogger("gnnsparse.data")
@@ -91,6 +91,7 @@ def load_custom(
     bipartite: bool | None = None,
     hits_at: int | None = None,
     pairs: str | os.PathLike[str] | None = None,
+    in_memory: bool = False,
 ) -> NodeDataset | GraphDataset | EdgeDataset | LinkDataset:
     """Make a data set of nodes, of graphs, of edges or of links, of your own file or folder.
 
@@ -168,6 +169,8 @@ def load_custom(
         hits_at: of links, K of hits@K; None: 20, or a tenth of the pairs without an edge if these are few.
         pairs: of links, a table of pairs to predict for, or a folder with such a table `edges`; None: the
             test edges and their negatives.
+        in_memory: whether a folder of `build_graph` is read whole, so that training takes steps on all of it,
+            as on other graphs; False: it stays on disk, and training takes samples.
 
     Returns:
         The data set, on the CPU: a GraphDataset if the task is "graph", an EdgeDataset if it is "edge", a
@@ -189,6 +192,7 @@ def load_custom(
         labels, source, target, weight, id, label, feature_columns, separator, task, graph, edge_label,
         edge_features, None if pairs is None else os.fspath(pairs),
     )  # fmt: skip
+    check_flag("in_memory", in_memory)
     place, format = _find(path, check_choice("format", format, CUSTOM_FORMATS))
     try:
         content = _READERS[format](place, options)
@@ -204,6 +208,8 @@ def load_custom(
             dataset = build_links(place.name, content, options)
         else:
             dataset = build_dataset(place.name, content, options)
+        if in_memory and isinstance(dataset, NodeDataset) and dataset.on_disk:
+            dataset = read_whole(dataset)
         if pairs is not None:
             if not isinstance(dataset, LinkDataset):
                 bad_value("pairs", f"got {pairs!r}; accepted: null but for task=link")

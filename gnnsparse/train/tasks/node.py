@@ -245,7 +245,7 @@ class StoredGraphData(FullGraphData):
 
     def __init__(self, dataset: NodeDataset, *, sampler: SamplerConfig, **options: Any) -> None:
         if not sampler.draws:
-            accepted = "neighbor, as it does not fit into memory"
+            accepted = "neighbor, or dataset.in_memory=true"
             bad_value("sampler", f"got 'none', and {dataset.name} is a graph on disk; accepted: {accepted}")
         self._sampler = sampler
         super().__init__(dataset, sampler=sampler, **options)
