@@ -72,11 +72,22 @@ def _of_pairs(
         out = aggregate_edges(operand, message, reduce=reduce, p_i=p_i, q_j=q_j)
     if last is None:
         return out
-    product = F.linear(out, last.weight)
-    if last.bias is None:
+    return linear_of_sums(out, last.weight, last.bias, reduce, lambda: edge_counts(operand, out))
+
+
+def linear_of_sums(
+    sums: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, reduce: str,
+    counts: Callable[[], torch.Tensor],
+) -> torch.Tensor:  # fmt: skip
+    """Return the sums, or means, of what a linear layer makes of rows, given those of the rows.
+
+    `counts` returns how many rows each is of, [targets, 1].
+    """
+    product = F.linear(sums, weight)
+    if bias is None:
         return product
-    counts = edge_counts(operand, out)
-    return product + ((counts if reduce == "sum" else counts.clamp(max=1)) * last.bias).to(product.dtype)
+    by = counts() if reduce == "sum" else counts().clamp(max=1)
+    return product + (by * bias).to(product.dtype)
 
 
 def _module(name: str, nn: Any) -> Any:

@@ -6,7 +6,9 @@ find the operand of the edges when they run.
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,12 +36,14 @@ from gnnsparse.interop.pyg.message import (
     is_constant,
     message_of,
 )
+from gnnsparse.nn.edge_conv import linear_of_sums
 from gnnsparse.nn.edges import EdgeRecipe
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops.dispatch import register
 from gnnsparse.ops.edges.api import plan_of, run_plan, run_plan_by
 from gnnsparse.ops.edges.schema import edge_counts, register_functions
 from gnnsparse.ops.edges.trace import Form as TensorForm
+from gnnsparse.ops.edges.trace import Message
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import constant_when_traced
 from gnnsparse.sparse.operand import SparseOperand
@@ -150,8 +154,8 @@ class EdgeProduct:
     recipe: EdgeRecipe
     sizes: tuple[int, int]  # of sources and of targets
     reductions: Reductions
-    plan: Any
-    stored: dict[str, Any]  # of attributes that the message sets: the sizes for an edge, and the plan
+    message: EdgeMessage
+    stages: _Stages
     dtype: torch.dtype  # of the results
     note: str
 
@@ -162,23 +166,71 @@ class EdgeProduct:
 
     def run(self, layer: Any, state: Any, edges: Any, given: dict[str, Any]) -> torch.Tensor:
         """Compute the function, and reduce it."""
-        message: EdgeMessage = self.reading.edges
+        message, reductions = self.message, self.reductions
         width = math.prod(message.sizes)
         made = memo.graph(edges).adjacency(edges, self.recipe, self.sizes, False, width, self.settings)
         operand = made.adjacency.operand
-        tensors = {name: tensor_of(of, layer, given) for name, of in message.made_of.items()}
-        reductions = self.reductions
-        if reductions.shape is not None:
-            tensors["temperature"] = reductions.temperature.t
+        known = {**given, "edge_index": raw(edges)}
+        temperature = None if reductions.shape is None else reductions.temperature.t
         state.note(self.note)
-        found = run_plan(self.plan, operand, tensors, self.dtype)
-        for name, (size, plan) in self.stored.items():
-            value = run_plan(plan, operand, tensors, self.dtype)
-            setattr(layer, name, value.reshape(-1, *size))
+        run = lambda plan, tensors: run_plan(plan, operand, tensors, self.dtype)  # noqa: E731
+        found = _staged(self.stages, message.made_of, layer, known, temperature, run)
         joined = _joined(found, message.sizes, message.is_stacked, len(reductions.names))
+        if message.last is not None:
+            counts = lambda: edge_counts(operand, joined)  # noqa: E731
+            return _behind(message.last, joined, layer, known, reductions.names[0], counts)
         if (scaler := reductions.scaler) is None:
             return joined
         return _scaled(scaler, joined, raw(edges)[1], self.sizes[1], layer.node_dim)
+
+
+#: Of each stage of a message the names of its tensors, its plan, and what `Staged` says.
+_Stages = tuple[tuple[tuple[str, ...], Any, Any, tuple[Any, ...]], ...]
+
+
+def _stages(message: EdgeMessage, reductions: Reductions) -> _Stages:
+    """Return how a message and its reductions are computed."""
+    return tuple(
+        (names, _plan(of, reductions) if key is None else plan_of(of, "none"), key, sizes)
+        for names, of, key, sizes in message.stages
+    )
+
+
+def _staged(
+    stages: _Stages, made_of: dict[str, Any], layer: Any, known: dict[Any, Any], temperature: Any,
+    run: Callable[[Any, dict[str, torch.Tensor]], Any],
+) -> list[torch.Tensor]:  # fmt: skip
+    """Return what the last stage gives; `known`: see `tensor_of`."""
+    tensors: dict[str, torch.Tensor] = {} if temperature is None else {"temperature": temperature}
+    found: Any = None
+    for names, plan, key, sizes in stages:
+        for name in names:
+            if name not in tensors:
+                tensors[name] = tensor_of(made_of[name], layer, known)
+        found = run(plan, tensors)
+        if isinstance(key, str):
+            setattr(layer, key, found.reshape(-1, *sizes))
+        elif key is not None:
+            known[key] = found
+    return found
+
+
+def _behind(
+    last: tuple[Any, Any], sums: torch.Tensor, layer: Any, known: dict[Any, Any], reduce: str,
+    counts: Callable[[], torch.Tensor],
+) -> torch.Tensor:  # fmt: skip
+    """Return what the linear layer of `EdgeMessage.last` makes of sums."""
+    weight, bias = (None if of is None else tensor_of(of, layer, known) for of in last)
+    assert weight is not None
+    return linear_of_sums(sums, weight, bias, reduce, counts)
+
+
+def _suited(message: EdgeMessage, reductions: Reductions) -> EdgeMessage:
+    """Return the message that is computed for an aggregation, or raise FallbackError."""
+    is_sum = reductions.names in (("sum",), ("mean",)) and reductions.scaler is None
+    if message.exponent is not None and not (is_sum and reductions.names == ("sum",)):
+        raise FallbackError(f"its aggregation is {' '.join(reductions.names)}, of what a softmax weights")
+    return message.summed if is_sum and message.summed is not None else message
 
 
 def _joined(found: list[torch.Tensor], sizes: tuple[int, ...], is_stacked: bool, count: int) -> torch.Tensor:
@@ -220,19 +272,18 @@ def edge_call(
         reading = read_edges(layer, state.arguments, form)
         state.remember({(form, layer.training): reading})
     dtypes = dtypes_of(state.arguments, edges, given)
-    if (message := reading.edges) is None:
+    if reading.edges is None:
         raise FallbackError(NO_PRODUCT)
     reductions = reductions_of(layer.aggr_module)
     if reductions is None:
         raise FallbackError(f"its aggregation is {layer.aggr_module}")
+    message = _suited(reading.edges, reductions)
     if layer.node_dim not in (0, -message.dim):
         raise FallbackError("messages are not reduced along their first dimension")
     precision, dtype = precision_of_call(state.settings, dtypes, edges)
     return EdgeProduct(
-        state.settings, reading, EdgeRecipe(False, precision), sizes, reductions,
-        _plan(message, reductions),
-        {name: (size, plan_of(message.part(v), "none")) for name, (size, v) in message.stored.items()},
-        dtype,
+        state.settings, reading, EdgeRecipe(False, precision), sizes, reductions, message,
+        _stages(message, reductions), dtype,
         f"aggregate_edges, {' '.join(reductions.names)}, {precision.value}",
     )  # fmt: skip
 
@@ -267,11 +318,14 @@ def precision_of_call(
     return precision, cast or dtype
 
 
-def _plan(message: EdgeMessage, reductions: Reductions) -> Any:
+def _plan(message: Message, reductions: Reductions) -> Any:
     by = reductions.temperature
     if reductions.shape is not None:
         by = TensorForm.of("temperature", by.t)
-    return plan_of(message.repeated(len(reductions.names)), reductions.names * len(message.results), by)
+    repeated = copy.copy(message)
+    repeated.results = [result for result in message.results for _ in reductions.names]
+    names = reductions.names if message.exponent is None else ("softmax",)
+    return plan_of(repeated, names * len(message.results), by)
 
 
 # What torch.compile traces.
@@ -332,11 +386,11 @@ def _read_compiled(layer: Any, form: Form) -> Any:
     basis = None if message is None or reductions is None else _basis(layer, reading)
     if message is None or reductions is None or basis is None:
         return None
+    message = _suited(message, reductions)
     paths = {module: tuple(name.split(".")) for name, module in layer.named_modules()}
     return (
-        basis, _plan(message, reductions), tuple(message.made_of.items()),
-        tuple((name, size, plan_of(message.part(v), "none")) for name, (size, v) in message.stored.items()),
-        message.dim, message.sizes, message.is_stacked, len(reductions.names),
+        basis, _stages(message, reductions), tuple(message.made_of.items()),
+        message.dim, message.sizes, message.is_stacked, reductions.names, message.last,
         None if reductions.shape is None else paths[reductions.temperature], reductions.scaler is not None,
     )  # fmt: skip
 
@@ -365,26 +419,27 @@ def edges_compiled(
     found = _read_compiled(layer, edge_form_of(layer, state.arguments, given, edges.shape[1]))
     if found is None:
         raise FallbackError(NO_PRODUCT)
-    basis, plan, made_of, stored, dim, shape, is_stacked, count, temperature, is_scaled = found
+    basis, stages, made_of, dim, shape, is_stacked, names, last, temperature, is_scaled = found
     if not _is_unchanged(layer, basis) or layer.node_dim not in (0, -dim):
         raise FallbackError(NO_PRODUCT)
     precision, dtype = precision_of_call(state.settings, dtypes_of(state.arguments, edges, given), edges)
-    tensors = {name: tensor_of(of, layer, given) for name, of in made_of}
-    if temperature is not None:
-        tensors["temperature"] = attribute(layer, temperature).t
+    known = {**given, "edge_index": edges}
     where = edges, *sizes, precision.value
 
     def run(text: str, of: Any, result: torch.dtype) -> Any:
         return torch.ops.gnnsparse.pyg_edges(list(of), *where, text, result)
 
-    def counts(like: torch.Tensor) -> torch.Tensor:
-        return torch.ops.gnnsparse.pyg_edge_counts(*where)
+    def counts(inverse: bool) -> torch.Tensor:
+        return torch.ops.gnnsparse.pyg_edge_counts(*where, inverse)
 
-    for name, size, plan_of_it in stored:
-        value = run_plan_by(plan_of_it, tensors, dtype, precision.storage, run, counts)
-        setattr(layer, name, value.reshape(-1, *size))
-    results = run_plan_by(plan, tensors, dtype, precision.storage, run, counts)
-    joined = _joined(results, shape, is_stacked, count)
+    def run_stage(plan: Any, tensors: dict[str, torch.Tensor]) -> Any:
+        return run_plan_by(plan, tensors, dtype, precision.storage, run, lambda like: counts(True))
+
+    by = None if temperature is None else attribute(layer, temperature).t
+    results = _staged(stages, dict(made_of), layer, known, by, run_stage)
+    joined = _joined(results, shape, is_stacked, len(names))
+    if last is not None:
+        return _behind(last, joined, layer, known, names[0], lambda: counts(False))
     return _scaled(layer.aggr_module, joined, edges[1], sizes[1], layer.node_dim) if is_scaled else joined
 
 
@@ -398,8 +453,8 @@ register_functions(
     "pyg_edges", _PLACE, _operand, lambda edges, sources, targets, _: (targets, edges.shape[1])
 )
 register(
-    f"pyg_edge_counts({_PLACE}) -> Tensor",
+    f"pyg_edge_counts({_PLACE}, bool inverse) -> Tensor",
     # A copy: compiled code may write into what an operator returns.
-    lambda edges, *where: edge_counts(_operand(edges, *where), edges, inverse=True).clone(),
-    lambda edges, sources, targets, _: edges.new_empty((targets, 1), dtype=torch.float32),
+    lambda *where: edge_counts(_operand(*where[:-1]), where[0], inverse=where[-1]).clone(),
+    lambda edges, sources, targets, _, __: edges.new_empty((targets, 1), dtype=torch.float32),
 )

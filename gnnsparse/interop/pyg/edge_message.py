@@ -3,13 +3,13 @@
 The code is followed with tensors of rows (of sources, targets or edges) in place of values. What is linear in
 rows stays so as long as it can: a linear layer over `torch.cat([x_i, x_j, edge_attr], -1)` becomes one
 product by sources, one by targets and one by edges, and sums of rows of one side are taken once for each
-node. All else becomes steps of the code that runs for each edge.
+node. All else becomes steps of the code that runs for each edge. What a network makes of steps, such as a
+further linear layer, is computed by torch on rows of all edges, which are stored.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import inspect
 import math
@@ -17,10 +17,12 @@ import operator
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch_geometric.nn import MLP, BatchNorm, LayerNorm
+from torch_geometric.nn.conv.ppf_conv import point_pair_features
 from torch_geometric.nn.dense.linear import Linear
 
 from gnnsparse.interop.pyg.message import (
@@ -28,7 +30,6 @@ from gnnsparse.interop.pyg.message import (
     EDGES,
     OPAQUE,
     PASSED_ON,
-    UNKNOWN,
     Argument,
     Form,
     NotShown,
@@ -47,10 +48,13 @@ _MODULES = {
     torch.nn.GELU: "gelu", torch.nn.Sigmoid: "sigmoid", torch.nn.Tanh: "tanh",
     torch.nn.Softplus: "softplus", torch.nn.LogSigmoid: "logsigmoid",
 }  # fmt: skip
+#: Modules that torch applies to rows of edges, of which the last ones are the same for rows of nodes.
+_NORMS = (torch.nn.BatchNorm1d, BatchNorm, LayerNorm, torch.nn.LayerNorm)
 _OPERATORS: dict[type, tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Add: ("add", operator.add), ast.Sub: ("sub", operator.sub), ast.Mult: ("mul", operator.mul),
     ast.Div: ("div", operator.truediv), ast.Pow: ("pow", operator.pow),
 }  # fmt: skip
+_AS_METHODS = ("unsqueeze", "squeeze", "reshape", "flatten", "softmax")
 _COMPARED = {ast.Gt: "gt", ast.GtE: "ge", ast.Lt: "lt", ast.LtE: "le"}
 _BOOLEAN = {"gt", "ge", "lt", "le", "eq", "ne", "greater", "greater_equal", "less", "less_equal", "not_equal"}
 
@@ -70,27 +74,57 @@ class _AnySize(int):
 ANY = _AnySize(5)
 
 
+class Staged(NamedTuple):
+    """What is computed of tensors: a part of a message.
+
+    `names`: of the tensors. `key`: of rows of edges that later stages use the source that stands for them,
+    of an attribute that the code sets its name, else None. `sizes`: those of a result of one edge.
+    """
+
+    names: tuple[str, ...]
+    message: Message
+    key: Any
+    sizes: tuple[Any, ...]
+
+
 class EdgeMessage(Message):
     """A message as code over edges.
 
     Its sources, and the map's, are names for what `tensor_of` makes of `made_of`. `sizes` are those of a
-    result of one edge; `is_stacked`: the results are stacked before the last of them.
+    result of one edge; `is_stacked`: the results are stacked before the last of them. `exponent`: they are
+    weighted by its softmax over the edges of a target. `last`: the weight and the bias, or None, of a linear
+    layer that follows when they are added up; `summed`: the message that is so, or None.
     """
 
-    def __init__(self, reader: EdgeReader, found: list[Rows], is_stacked: bool) -> None:
-        stored = [reader.emitted(rows) for rows in reader.stored.values()]
-        values = [reader.emitted(rows) for rows in found] + stored
-        self.inputs, self.made_of = reader.inputs, {str(i): of for i, of in enumerate(reader.sources)}
+    def __init__(
+        self, reader: EdgeReader, found: list[Rows], is_stacked: bool = False, exponent: Rows | None = None
+    ) -> None:
+        emitted = reader.emitted
+        values = [emitted(rows) for rows in found]
+        if exponent is not None:
+            values.append(emitted(exponent))
+        stored: list[Any] = [(("rows", v), reader.rows[v].sizes[1:], v) for v in sorted(reader.rows)]
+        stored += [(name, rows.sizes[1:], emitted(rows)) for name, rows in reader.stored.items()]
+        self.inputs, self.made_of = list(reader.inputs), {str(i): of for i, of in enumerate(reader.sources)}
         self.sources, self.map = list(self.made_of), None if reader.map is None else "map"
         if reader.map is not None:
             self.made_of["map"] = reader.map
-        self.steps, values = renumbered(reader.code, len(reader.inputs), values)
-        self.results = values[: len(found)]
-        self.is_tuple, self.is_stacked = True, is_stacked
-        self.sizes = found[0].sizes[1:]
-        #: The attributes that the code sets to a number of each edge: the sizes of one, and the value.
-        sizes = [rows.sizes[1:] for rows in reader.stored.values()]
-        self.stored = dict(zip(reader.stored, zip(sizes, values[len(found) :], strict=True), strict=True))
+        ends = [*values, *(v for _, _, v in stored)]
+        self.steps, ends = renumbered(reader.code, len(self.inputs), ends)
+        self.is_stacked, self.sizes = is_stacked, found[0].sizes[1:]
+        self.last: tuple[Source, Source | None] | None = None
+        self.summed: EdgeMessage | None = None
+        whole = self._part(ends[: len(values)])
+        whole.is_tuple = True
+        if exponent is not None:
+            whole.exponent = whole.results.pop()
+        # From the last one to the first: rows that no later stage uses are left out.
+        stages = [Staged(_names(whole), whole, None, self.sizes)]
+        for (key, sizes, _), value in reversed(list(zip(stored, ends[len(values) :], strict=True))):
+            part = self._part([value])
+            if type(key) is str or any(_uses(self.made_of[n], key) for of in stages for n in of.names):
+                stages.insert(0, Staged(_names(part), part, key, sizes))
+        self.stages, self.exponent = tuple(stages), whole.exponent
         if all(x.side == "shared" for x in self.inputs):
             raise NotShown
 
@@ -99,15 +133,9 @@ class EdgeMessage(Message):
         """The number of dimensions of the messages."""
         return 1 + len(self.sizes) + self.is_stacked
 
-    def repeated(self, count: int) -> Message:
-        """Return the message with each of its results so many times."""
-        found = copy.copy(self)
-        found.results = [result for result in self.results for _ in range(count)]
-        return found
-
-    def part(self, value: int) -> Message:
-        """Return a message whose result is a value of this one, and whose inputs are those that it needs."""
-        needed, count = {value}, len(self.inputs)
+    def _part(self, results: list[int]) -> Message:
+        """Return a message whose results are values of this one, with those inputs alone that they need."""
+        needed, count = set(results), len(self.inputs)
         for i in reversed(range(len(self.steps))):
             if count + i in needed:
                 needed.update(self.steps[i].values)
@@ -121,12 +149,24 @@ class EdgeMessage(Message):
             for i, step in enumerate(self.steps)
             if count + i in needed
         )
-        found.map, found.results, found.is_tuple = None, [number[value]], False
+        found.map = self.map if any(x.form == "mapped" for x in found.inputs) else None
+        found.results, found.is_tuple = [number[value] for value in results], False
         return found
+
+
+def _names(of: Message) -> tuple[str, ...]:
+    return (*of.sources, *([] if of.map is None else [of.map]))
+
+
+def _uses(source: Source, of: Source) -> bool:
+    return source == of or any(type(part) is tuple and _uses(part, of) for part in source)
 
 
 #: How a term is computed in a call, see `tensor_of`.
 Source = tuple[Any, ...]
+#: What is computed once in a call, as it is much work, or as what is computed twice changes twice.
+_ONCE = ("linear", "applied", "module", "pairs", "split")
+_STORED = ("rows", "linear", "applied", "module")
 
 
 @dataclass(frozen=True)
@@ -147,6 +187,7 @@ class Rows:
     """A tensor with a row for each edge, or a shared one (no size is `EDGES`).
 
     `segments` are, side by side in the last dimension, sums of terms; None: it is computed, a value of code.
+    `alone`: a side, and what torch computes rows of this side by, if it can without the code.
     """
 
     sizes: tuple[Any, ...]
@@ -154,11 +195,35 @@ class Rows:
     widths: tuple[int, ...] = ()  # of the segments, of the last dimension
     value: int | None = None
     is_bool: bool = False
+    alone: tuple[str, Source] | None = None
 
     @property
     def flat(self) -> tuple[Any, ...]:
         """The sizes of one edge."""
         return tuple(size for size in self.sizes if size is not EDGES)
+
+
+class _Weighted(NamedTuple):
+    """The softmax of an exponent over the edges of each target, and the rows that it weights, if any."""
+
+    exponent: Rows
+    of: Rows | None = None
+
+
+class _Parts(NamedTuple):
+    """Rows [edges, parts, features], part by part."""
+
+    rows: list[Rows]
+
+
+#: The arguments of `sum` that add up parts.
+_BY_PARTS: list[Any] = [([1], {}), ([], {"dim": 1})]
+
+
+class _Opaque(NamedTuple):
+    """An argument by its name of which nothing else is known."""
+
+    name: str
 
 
 def _is_one(size: Any) -> bool:
@@ -200,17 +265,26 @@ def _form_of(node_dim: int, argument: Argument, given: dict[str, Any], edges: in
     return "rows", side, *[operator.index(size) for size in value.shape[1:]]
 
 
-def tensor_of(source: Source, layer: Any, given: dict[str, Any]) -> torch.Tensor:
-    """Return the tensor [rows, features], or of shared numbers, that a source stands for."""
+def tensor_of(source: Source, layer: Any, given: dict[Any, Any]) -> torch.Tensor:
+    """Return the tensor [rows, features], or of shared numbers, that a source stands for.
+
+    `given` has the arguments of `propagate`, "edge_index", rows that were computed by their sources, and gets
+    what is computed once.
+    """
     how, *of = source
+    if how == "rows" or how in _ONCE:
+        if source not in given:
+            given[source] = _computed_once(how, of, layer, given)
+        return given[source]
     if how == "argument":
         name, side = of
         value = given[name]
         if side != "edge" and isinstance(value, (tuple, list)):
             value = value[side == "target"]
-        return value if value.dim() < 3 else value.flatten(1)
+        return value if value.dim() == 2 else value.unsqueeze(-1).flatten(1)
     if how == "columns":
-        return tensor_of(of[0], layer, given)[:, of[1] : of[2]]
+        parts: Any = tensor_of(of[0], layer, given)
+        return parts[of[1]]
     if how == "parameter":
         tensor = attribute(layer, of[0])
         return tensor.reshape(-1)
@@ -220,8 +294,6 @@ def tensor_of(source: Source, layer: Any, given: dict[str, Any]) -> torch.Tensor
         path, start, stop = of
         weight = attribute(layer, path).weight
         return weight if (start, stop) == (0, weight.shape[1]) else weight[:, start:stop]
-    if how == "linear":
-        return F.linear(*(tensor_of(part, layer, given) for part in of))
     found = None
     for is_negative, part in of:
         term = tensor_of(part, layer, given)
@@ -230,6 +302,23 @@ def tensor_of(source: Source, layer: Any, given: dict[str, Any]) -> torch.Tensor
         )  # fmt: skip
     assert found is not None
     return found
+
+
+def _computed_once(how: str, of: list[Any], layer: Any, given: dict[Any, Any]) -> Any:
+    if how == "linear":
+        return F.linear(*(tensor_of(part, layer, given) for part in of))
+    if how == "applied":
+        name, options, source = of
+        return getattr(F, name)(tensor_of(source, layer, given), **dict(options))
+    if how == "split":
+        source, width = of
+        return tensor_of(source, layer, given).split(width, dim=1)
+    if how == "module":
+        path, source = of
+        return attribute(layer, path)(tensor_of(source, layer, given))
+    rows = given["edge_index"]
+    sides = [(tensor_of(source, layer, given), rows[int(source[2] == "target")]) for source in of]
+    return point_pair_features(*(tensor.index_select(0, at) for tensor, at in sides))
 
 
 def attribute(layer: Any, path: tuple[str, ...]) -> Any:
@@ -255,6 +344,7 @@ class EdgeReader(Reader):
         self.sources: list[Source] = []
         self.map: Source | None = None
         self.stored: dict[str, Rows] = {}  # attributes that the code sets
+        self.rows: dict[int, Rows] = {}  # that are stored for all edges, by their values
 
     def read(self, arguments: tuple[Argument, ...], form: Form) -> EdgeMessage:
         """Return the message, or raise NotShown."""
@@ -267,9 +357,11 @@ class EdgeReader(Reader):
                 term = _Term(side, ("argument", argument.source, side))
                 symbols[argument.name] = Rows((EDGES, *sizes), ((term,),), (sizes[-1] if sizes else 1,))
             elif kind == "opaque":
-                symbols[argument.name] = UNKNOWN
+                symbols[argument.name] = _Opaque(argument.name)
         try:
-            found = self.run(symbols)
+            found, exponent = self.run(symbols), None
+            if type(found) is _Weighted and found.of is not None:
+                exponent, found = found
             is_stacked = type(found) is list
             results = found if is_stacked else [found]
             for rows in results:
@@ -277,9 +369,25 @@ class EdgeReader(Reader):
                     raise NotShown
                 if rows.sizes != results[0].sizes or len(rows.sizes) not in (2, 3):
                     raise NotShown
-            return EdgeMessage(self, results, is_stacked)
+            summed = self._before_last(results) if exponent is None else None
+            message = EdgeMessage(self, results, is_stacked, exponent)
+            message.summed = summed
+            return message
         except Unknown:
             raise NotShown from None
+
+    def _before_last(self, results: list[Rows]) -> EdgeMessage | None:
+        """Return the message before a linear layer of rows of edges, which can follow their sum."""
+        terms = results[0].segments[0] if results[0].segments else ()
+        if len(results) > 1 or len(terms) != 1 or terms[0].source[0] != "linear" or terms[0].is_negative:
+            return None
+        side, (_, source, weight, *bias) = terms[0].side, terms[0].source
+        if side != "edge" or terms[0].mapped is not None or len(results[0].sizes) != 2:
+            return None
+        rows = Rows((EDGES, weight[3]), ((_Term("edge", source),),), (weight[3],))
+        message = EdgeMessage(self, [self.rows[source[1]] if source[0] == "rows" else rows])
+        message.last = weight, bias[0] if bias else None
+        return message
 
     # Values of code.
 
@@ -301,8 +409,7 @@ class EdgeReader(Reader):
             is_negative = bool(mine) and all(negative for negative, _ in mine)
             mine = [(negative and not is_negative, source) for negative, source in mine]
             if mine:
-                source = mine[0][1] if mine == [(False, mine[0][1])] else ("sum", *mine)
-                parts.append((is_negative, self._input(Input(side, form), source)))
+                parts.append((is_negative, self._input(Input(side, form), _sum_of(mine))))
         for term in terms:
             if term.side == "edge":
                 parts.append((term.is_negative, self._of_edges(term, form)))
@@ -336,7 +443,7 @@ class EdgeReader(Reader):
     def _applied(self, name: str, arguments: list[Any], options: dict[str, Any]) -> Rows:
         """Return what a function of `ELEMENTWISE` makes of rows and numbers."""
         rows = [a for a in arguments if type(a) is Rows]
-        if name not in ELEMENTWISE or not rows:
+        if name not in ELEMENTWISE or not rows or any(type(a) is _Weighted for a in arguments):
             raise NotShown
         if any(a.is_bool for a in (rows[1:] if name == "where" and rows[0] is arguments[0] else rows)):
             raise NotShown  # torch's arithmetic of truth values is another
@@ -365,17 +472,55 @@ class EdgeReader(Reader):
             return a
         raise NotShown
 
+    def _weighted(self, left: Any, right: Any) -> Any:
+        """Return rows times a softmax, or [edges, parts, features] times a number of each; None: neither."""
+        for weight, x in ((left, right), (right, left)):
+            if type(x) is not Rows:
+                continue
+            if type(weight) is _Weighted and weight.of is None:
+                if _broadcast([weight.exponent.sizes, x.sizes]) != x.sizes:
+                    raise NotShown
+                return weight._replace(of=x)
+            count = x.sizes[1] if type(weight) is Rows and len(x.sizes) == 3 else None
+            if type(count) is int and count > 1 and weight.sizes == (EDGES, count, 1) != x.sizes:
+                parts = [[_indexed(of, (slice(None), i)) for of in (weight, x)] for i in range(count)]
+                return _Parts([self._applied("mul", part, {}) for part in parts])
+        return None
+
+    def _one_side(self, x: Rows) -> tuple[str, Source] | None:
+        """Return the side of rows of one side alone, and what torch computes them by; None: they are not."""
+        if x.alone is None and x.segments is not None and len(x.segments) == 1:
+            sides = {term.side for term in x.segments[0]} - {"shared"}
+            if len(sides) == 1:
+                x.alone = sides.pop(), _sum_of([(term.is_negative, term.source) for term in x.segments[0]])
+        return x.alone
+
+    def _alone(self, x: Rows) -> tuple[str, Source]:
+        """Return what `_one_side` does; rows of several sides are stored for all edges."""
+        if x.sizes[:1] != (EDGES,) or len(x.sizes) != 2 or x.is_bool:
+            raise NotShown
+        if (known := self._one_side(x)) is not None:
+            return known
+        x.alone = "edge", ("rows", value := self.emitted(x))
+        self.rows[value] = x
+        return x.alone
+
     def _linear(self, x: Rows, module: _Module) -> Rows:
         """Return what a linear layer makes of rows, term by term."""
         width_in, width, has_bias = module.part.options
-        if x.segments is None or x.sizes[:1] != (EDGES,) or len(x.sizes) != 2 or x.sizes[-1] != width_in:
+        if x.sizes[:1] != (EDGES,) or len(x.sizes) != 2 or x.sizes[-1] != width_in:
             raise NotShown
+        if x.segments is None:
+            side, source = self._alone(x)
+            bias = [("bias", module.path)] if has_bias else []
+            return _of_side(side, ("linear", source, ("weight", module.path, 0, width_in), *bias), width)
         terms, start = [], 0
         for segment, size in zip(x.segments, x.widths, strict=True):
             weight = ("weight", module.path, start, start + size)
             for term in segment:
                 made = replace(term, source=("linear", term.source, weight), mapped=None)
-                if term.side == "edge" and term.mapped is None:
+                # What is stored for all edges anyway, torch maps faster.
+                if term.side == "edge" and term.mapped is None and term.source[0] not in _STORED:
                     made = replace(made, mapped=(term.source, weight, size))
                 terms.append(made)
             start += size
@@ -383,7 +528,8 @@ class EdgeReader(Reader):
             terms = _with_bias(terms, ("bias", module.path))
         return Rows((EDGES, width), (tuple(terms),), (width,))
 
-    def _called(self, module: _Module, x: Any) -> Any:
+    def _called(self, module: _Module, x: Any, is_fresh: bool = False) -> Any:
+        """Return what a module makes of rows; `is_fresh`: it may overwrite them."""
         kind, part = module.part.kind, module.part
         if part.is_watched or type(x) is not Rows:
             raise NotShown
@@ -391,13 +537,25 @@ class EdgeReader(Reader):
             return x
         if kind in (torch.nn.Linear, Linear) and part.options:
             return self._linear(x, module)
-        if kind is torch.nn.Sequential:
-            for i, child in enumerate(part.options):
-                x = self._called(_Module((*module.path, str(i)), child), x)
+        if kind in (torch.nn.Sequential, MLP) and part.options:
+            for path, child in part.options:
+                x = self._called(_Module((*module.path, *path.split(".")), child), x, is_fresh)
+                is_fresh = child.kind in (torch.nn.Linear, Linear, *_NORMS)
+            return x
+        if kind in _NORMS or (kind is torch.nn.Dropout and part.options):
+            side, source = self._alone(x)
+            if side != "edge" and kind is not torch.nn.LayerNorm:
+                raise NotShown  # it depends on how often a node is
+            return _of_side(side, ("module", module.path, source), x.sizes[1])
+        if kind is torch.nn.Dropout:
             return x
         if kind not in _MODULES:
             raise NotShown
-        return self._applied(_MODULES[kind], [x], dict(part.options))
+        options = {name: of for name, of in part.options if not (is_fresh and name == "inplace")}
+        found, one = self._applied(_MODULES[kind], [x], options), self._one_side(x)
+        if one is not None and found.segments is None:
+            found.alone = one[0], ("applied", _MODULES[kind], tuple(options.items()), one[1])
+        return found
 
     # Expressions.
 
@@ -411,7 +569,8 @@ class EdgeReader(Reader):
                         return compute(first, second)
                     except (ArithmeticError, ValueError):
                         raise NotShown from None
-                return self._applied(name, [first, second], {})
+                found = self._weighted(first, second) if name == "mul" else None
+                return self._applied(name, [first, second], {}) if found is None else found
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 value = self._value(operand)
                 return -value if type(value) in (int, float) else self._applied("neg", [value], {})
@@ -495,8 +654,8 @@ class EdgeReader(Reader):
         modules, before, found = self._value(of), dict(self.names), []
         if type(modules) is not _Module or modules.part.kind is not torch.nn.ModuleList:
             raise NotShown
-        for i, part in enumerate(modules.part.options):
-            self.names[name] = _Module((*modules.path, str(i)), part)
+        for i, (path, part) in enumerate(modules.part.options):
+            self.names[name] = _Module((*modules.path, path), part)
             self.names.update({number: i} if number else {})
             found.append(self._value(element))
         self.names = before
@@ -507,6 +666,8 @@ class EdgeReader(Reader):
             of = self._value(function.value)
             if type(of) is Rows:
                 return self._method(of, function.attr, values, options)
+            if type(of) is _Parts and function.attr == "sum" and (values, options) in _BY_PARTS:
+                return functools.reduce(lambda a, b: self._applied("add", [a, b], {}), of.rows)
             if of is self.layer and (inner := self.method(function.attr)) is not None:
                 return self.inlined(inner, values, options)
             called = self._attribute(of, function.attr)
@@ -528,7 +689,11 @@ class EdgeReader(Reader):
             return _joined(name, *values, **options)
         if name == "dropout":
             return _undropped(*values, **options)
-        if name in ("unsqueeze", "squeeze", "reshape", "flatten") and values and type(values[0]) is Rows:
+        if name == "softmax of targets":
+            return _softmax(*values, **options)
+        if name == "pairs":
+            return _pairs(values)
+        if name in _AS_METHODS and values and type(values[0]) is Rows:
             return self._method(values[0], name, values[1:], options)
         return self._applied(name, values, options)
 
@@ -543,6 +708,11 @@ class EdgeReader(Reader):
             return _viewed(of, values[0] if type(values[0]) is tuple else tuple(values))
         if name == "unsqueeze" and not options and values in ([-1], [len(of.sizes)]):
             return _viewed(of, (*of.sizes, 1))
+        if name == "softmax" and [*values, *options.values()] in ([1], [-1]) and options.keys() <= {"dim"}:
+            side, source = self._alone(of)
+            return _of_side(side, ("applied", "softmax", (("dim", 1),), source), of.sizes[1])
+        if name == "sum" and (values, options) in _BY_PARTS and len(of.sizes) == 3 and _is_one(of.sizes[1]):
+            return _viewed(of, (EDGES, of.sizes[2]))
         is_last = not options and len(of.sizes) > 1 and values in ([-1], [len(of.sizes) - 1])
         if name == "squeeze" and is_last and (_is_one(of.sizes[-1]) or of.sizes[-1] is ANY):
             return _viewed(of, of.sizes[:-1])
@@ -553,6 +723,33 @@ class EdgeReader(Reader):
             if values[0] == values[2] == 1 and type(count) is int and count > 0 and _is_one(of.sizes[1]):
                 return _repeated(of, count) if count > 1 else of
         return self._applied(name, [of, *values], options)
+
+
+def _of_side(side: str, source: Source, width: Any) -> Rows:
+    """Return rows of one side that torch computes by a source."""
+    return Rows((EDGES, width), ((_Term(side, source),),), (width,), alone=(side, source))
+
+
+def _sum_of(terms: list[tuple[bool, Source]]) -> Source:
+    """Return the source of a sum of sources, some of them negative."""
+    return terms[0][1] if terms == [(False, terms[0][1])] else ("sum", *terms)
+
+
+def _softmax(x: Any, index: Any = None, ptr: Any = None, num_nodes: Any = None) -> _Weighted:
+    """Return PyG's softmax of rows over the edges of each target."""
+    given = [getattr(of, "name", of) for of in (index, ptr, num_nodes)]
+    is_usual = given[0] == "index" and given[1] in ("ptr", None) and given[2] in ("size_i", "dim_size", None)
+    if type(x) is not Rows or not is_usual:
+        raise NotShown
+    return _Weighted(x)
+
+
+def _pairs(of: list[Any]) -> Rows:
+    """Return PyG's features of pairs of points, for which torch gathers the arguments for each edge."""
+    sources = [x.segments[0][0].source for x in of if type(x) is Rows and x.segments and len(x.sizes) == 2]
+    if len(sources) != 4 or any(how != "argument" or side == "edge" for how, *_, side in sources):
+        raise NotShown
+    return _of_side("edge", ("pairs", *sources), 4)
 
 
 def _repeated(of: Rows, count: int) -> Rows:
@@ -630,7 +827,8 @@ def _indexed(of: Any, index: Any) -> Any:
     if type(of) is _Module and of.part.kind in (torch.nn.ModuleList, torch.nn.Sequential):
         if type(index) is not int or not 0 <= index < len(of.part.options):
             raise NotShown
-        return _Module((*of.path, str(index)), of.part.options[index])
+        path, part = of.part.options[index]
+        return _Module((*of.path, path), part)
     if type(of) is not Rows or type(index) is not tuple or of.sizes[:1] != (EDGES,):
         raise NotShown
     if index in ((*(slice(None),) * len(of.sizes), None), (..., None)):
@@ -641,19 +839,18 @@ def _indexed(of: Any, index: Any) -> Any:
         raise NotShown
     segments = []
     for terms, width in zip(of.segments, of.widths, strict=True):
-        start = index[1] * width
-        segments.append(tuple(_column(term, start, start + width, of.sizes[1]) for term in terms))
+        segments.append(tuple(_column(term, index[1], width, of.sizes[1]) for term in terms))
     return Rows((EDGES, of.sizes[2]), tuple(segments), of.widths)
 
 
-def _column(term: _Term, start: int, stop: int, parts: Any) -> _Term:
+def _column(term: _Term, part: int, width: int, parts: Any) -> _Term:
     if term.source[0] == "repeated":
         return replace(term, source=term.source[1], mapped=term.source[2])
     if _is_one(parts):
         return term
     if term.side == "shared":
         raise NotShown
-    return replace(term, source=("columns", term.source, start, stop), mapped=None)
+    return replace(term, source=("columns", ("split", term.source, width), part), mapped=None)
 
 
 def _joined(name: str, tensors: Any, dim: Any = 0) -> Any:

@@ -25,6 +25,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch_geometric.nn import MLP
+from torch_geometric.nn.conv.ppf_conv import point_pair_features
+from torch_geometric.utils import softmax
 
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops.edges.elementwise import ELEMENTWISE
@@ -38,11 +41,12 @@ _OF_EDGES = {
 }  # fmt: skip
 #: Types of the constants that code may read, whose values can be compared.
 _CONSTANTS = (type(None), bool, int, float, str)
-#: Functions of torch that an elementwise message may call, and how they are called as methods.
+#: Functions that a message over edges may call, and how those of torch are called as methods.
 PASSED_ON = {
     **{getattr(of, name): name for of in (F, torch) for name in ELEMENTWISE if hasattr(of, name)},
     torch.cat: "cat", torch.stack: "stack", F.dropout: "dropout", torch.unsqueeze: "unsqueeze",
-    torch.squeeze: "squeeze", torch.reshape: "reshape", torch.flatten: "flatten",
+    torch.squeeze: "squeeze", torch.reshape: "reshape", torch.flatten: "flatten", F.softmax: "softmax",
+    torch.softmax: "softmax", softmax: "softmax of targets", point_pair_features: "pairs",
 }  # fmt: skip
 #: What a message may name besides constants. They are compared by identity.
 _KNOWN = (torch.Tensor, isinstance, hasattr, enumerate, torch.is_tensor, *PASSED_ON)
@@ -191,7 +195,8 @@ class Part(NamedTuple):
     """What is known of a module or a parameter of a layer.
 
     `options`: what it computes by. Of a linear layer (inputs, outputs, whether there is a bias), nothing as
-    long as it has no sizes; the constants of an activation; the parts of a list; the shape of a parameter.
+    long as it has no sizes; the constants of an activation; the parts of a list, or those that an MLP applies
+    in turn, with their paths; of dropout that drops something its probability; the shape of a parameter.
     """
 
     kind: type
@@ -210,13 +215,32 @@ def _part(of: Any) -> Part:
     options: tuple[Any, ...] = ()
     own, weight = vars(of), of._parameters.get("weight")
     if kind in (torch.nn.Sequential, torch.nn.ModuleList):
-        options = tuple(_part(child) for child in of._modules.values())
+        options = tuple((name, _part(child)) for name, child in of._modules.items())
+    elif kind is MLP:
+        options = tuple((path, _part(of.get_submodule(path))) for path in _steps_of(of))
+    elif kind is torch.nn.Dropout:
+        options = (own["p"],) if own["training"] and own["p"] > 0 else ()
     elif weight is not None:
         if not torch.nn.parameter.is_lazy(weight) and weight.dim() == 2:
             options = (weight.shape[1], weight.shape[0], of._parameters.get("bias") is not None)
     else:
         options = tuple((name, own[name]) for name in _OPTIONS if type(own.get(name)) in _CONSTANTS[1:])
     return Part(kind, is_watched(of), options)
+
+
+def _steps_of(mlp: Any) -> list[str]:
+    """Return the paths of the modules that an MLP of PyG applies in turn; none if it does anything else."""
+    lins, norms, found = len(mlp.lins), len(mlp.norms), []
+    has_act = isinstance(mlp._modules.get("act"), torch.nn.Module)
+    is_known = has_act or mlp.act is None
+    if not is_known or lins != norms + bool(mlp.plain_last) or (mlp.training and any(mlp.dropout)):
+        return []
+    for i in range(lins):
+        found.append(f"lins.{i}")
+        if i < norms:
+            more = [f"norms.{i}", *(["act"] if has_act else [])]
+            found += reversed(more) if mlp.act_first else more
+    return found
 
 
 @dataclass(frozen=True)

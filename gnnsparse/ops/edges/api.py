@@ -187,14 +187,17 @@ class _Aggregation:
         if isinstance(by, Form):
             more = (Input("shared", "number" if by.width == 1 else "features"),)
 
-        def exponent(code: Code, value: int) -> int:
-            return code.emit("mul", value, len(inputs) if isinstance(by, Form) else code.constant(by))
+        def exponent(code: Code, values: list[int]) -> int:
+            if (own := self._traced.exponent) is not None:
+                return values[own]
+            factor = len(inputs) if isinstance(by, Form) else code.constant(by)
+            return code.emit("mul", values[result], factor)
 
         code, values = self._code(len(more))
-        top = (("max", exponent(code, values[result])),)
+        top = (("max", exponent(code, values)),)
         first = function_of((*inputs, *more), tuple(code.steps), top)
         code, values = self._code(len(more) + 1)
-        difference = code.emit("sub", exponent(code, values[result]), len(inputs) + len(more))
+        difference = code.emit("sub", exponent(code, values), len(inputs) + len(more))
         weight = code.emit("exp", difference)
         sums = ("sum", code.emit("mul", weight, values[result])), ("sum", weight)
         return first, function_of((*inputs, *more, Input("target")), tuple(code.steps), sums)

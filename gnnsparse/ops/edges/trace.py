@@ -81,6 +81,7 @@ class Message:
         steps: the steps, whose values are counted behind the inputs.
         results: the values that the message returned.
         is_tuple: whether it returned several.
+        exponent: the value whose softmax over a target's edges weights the results; None: their own.
     """
 
     inputs: list[Input]
@@ -89,6 +90,7 @@ class Message:
     steps: tuple[Step, ...]
     results: list[int]
     is_tuple: bool
+    exponent: int | None = None
 
 
 class Traced(Message):
