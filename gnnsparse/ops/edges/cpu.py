@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
-from gnnsparse.ops.edges.program import FEATURES, Pass
+from gnnsparse.ops.edges.program import FEATURES, Pass, kinds_of
 from gnnsparse.ops.edges.rows import Rows
 
-#: Inputs and outputs that are two tensors each, and what the second one is.
-_PAIRS = {"mapped": "map", "max": "winners", "min": "winners"}
 #: What has no size that is the number of features.
 _NUMBERS = ("gathered_number", "row_number", "edge_number", "vector_number", "mapped", "mapped_edge")
 
@@ -29,11 +27,8 @@ class _Known(NamedTuple):
 
 @functools.lru_cache(1024)
 def _known(pass_: Pass) -> _Known:
-    def tensors(kinds: Iterable[str]) -> tuple[str, ...]:
-        return tuple(x for kind in kinds for x in (kind, _PAIRS.get(kind)) if x is not None)
-
     program = _native.EdgeProgram(pass_.inputs, pass_.sizes, pass_.steps, pass_.outputs)
-    return _Known(program, tensors(pass_.inputs), tensors(kind for kind, _ in pass_.outputs))
+    return _Known(program, kinds_of(pass_.inputs), kinds_of(kind for kind, _ in pass_.outputs))
 
 
 def _check_count(name: str, kinds: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
@@ -75,16 +70,26 @@ def run_pass(
     Raises:
         ValueError: a tensor has another dtype, device or size than it must have.
     """
-    known, csr = _known(pass_), rows.kernels.csr
+    known = _known(pass_)
     _check_count("arguments", known.inputs, arguments)
     _check_count("outputs", known.outputs, outputs)
-    width = _width(known, arguments, outputs)
-    if width:
-        _native.cpu_edges(
-            known.program, csr.view, rows.kernels.row_ids, rows.edge_ids, rows.num_edges, width,
-            [_readable(*pair) for pair in zip(known.inputs, arguments, strict=True)], list(outputs),
-            torch.get_num_threads(),
-        )  # fmt: skip
-        return
-    for output in outputs:  # sums of no features
-        output.zero_()
+    bind(pass_, rows, _width(known, arguments, outputs))(arguments, outputs)
+
+
+def bind(
+    pass_: Pass, rows: Rows, width: int, dtype: torch.dtype | None = None
+) -> Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]:
+    """Return what computes a pass of arguments and outputs, see `run_pass`, with `width` features."""
+    known, kernels = _known(pass_), rows.kernels
+    kinds, native = known.inputs, _native.cpu_edges
+    place = known.program, kernels.csr.view, kernels.row_ids, rows.edge_ids, rows.num_edges, width
+
+    def run(arguments: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        if width == 0:  # sums of no features
+            for output in outputs:
+                output.zero_()
+            return
+        given = [_readable(kind, tensor) for kind, tensor in zip(kinds, arguments, strict=True)]
+        native(*place, given, list(outputs), torch.get_num_threads())
+
+    return run

@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
-from gnnsparse.ops.edges.program import FEATURES, Pass, Step
+from gnnsparse.ops.edges.program import FEATURES, Pass, Step, kinds_of
 from gnnsparse.ops.edges.rows import Rows
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.device import path
@@ -353,6 +353,8 @@ def _aligned(tensor: torch.Tensor, width: int) -> torch.Tensor:
     per_vector = 16 // (2 if tensor.dtype.itemsize == 2 else 4)
     if tensor.dtype == torch.int32:
         per_vector = max(per_vector, 8)
+    if tensor.is_contiguous() and width % per_vector == 0 and tensor.data_ptr() % 16 == 0:
+        return tensor
     padded = -(-width // per_vector) * per_vector
     stride = tensor.stride(0)
     if (
@@ -392,21 +394,26 @@ def run_pass(
     Raises:
         ValueError: an argument does not fit the pass, or the pass needs more shared memory than there is.
     """
+    dtype = rows.kernels.precision.storage
+    for tensor, kind in zip(arguments, kinds_of(pass_.inputs), strict=True):
+        if kind in FEATURES:
+            dtype = tensor.dtype
+    bind(pass_, rows, _width(pass_, arguments), dtype)(arguments, outputs)
+
+
+def bind(
+    pass_: Pass, rows: Rows, width: int, dtype: torch.dtype
+) -> Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]:
+    """Return what computes a pass of arguments and outputs, see `run_pass`, for features in a dtype."""
     if len(pass_.inputs) > _MOST_INPUTS or len(pass_.outputs) > _MOST_OUTPUTS:
         bad_value(
             "pass_", f"has {len(pass_.inputs)} inputs and {len(pass_.outputs)} outputs; accepted: at most "
             f"{_MOST_INPUTS} and {_MOST_OUTPUTS}",
         )  # fmt: skip
     kernels, csr, device = rows.kernels, rows.kernels.csr, rows.kernels.csr.device
-    width, dtype, given = _width(pass_, arguments), kernels.precision.storage, []
-    for tensor, kind in _by_kind(pass_, arguments):
-        if kind in FEATURES:
-            dtype = tensor.dtype
-        is_rows = kind in FEATURES or kind.endswith("winner")
-        given.append(_aligned(tensor, width) if is_rows else tensor.contiguous())
     elements = 16 // dtype.itemsize
     chunks = -(-width // elements)
-    gpu = path().describe(device)
+    parts, gpu = -(-chunks // 32), path().describe(device)
     made = _compiled(Variant(pass_, dtype, max(2, min(5, (chunks - 1).bit_length()))), gpu.capability)
     limit = kernels.row_limit(_ROW_LIMIT)
     work, mean = kernels.row_work(limit), max(1, csr.nnz // max(csr.rows, 1))
@@ -416,33 +423,37 @@ def run_pass(
     blocks = -(-items // _WARPS)
     if made.is_persistent:
         blocks = min(blocks, made.resident_blocks * gpu.multiprocessors)
-    parts, sums = -(-chunks // 32), []
-    placed: list[torch.Tensor | None] = []
-    left = iter(outputs)
+    has_rows = [kind in FEATURES or kind.endswith("winner") for kind in kinds_of(pass_.inputs)]
+    #: For each output whether there are winners behind it, and the number of partial sums that are added.
+    outs = [
+        (kind in ("max", "min"), _WARPS * blocks if kind in ("vector", "mapped_weight")
+         else parts if kind in ("row_number", "edge_number", "mapped_edge") and parts > 1 else 0)
+        for kind, _ in pass_.outputs
+    ]  # fmt: skip
+    sizes = work.partials, made.row_features * chunks * elements + parts * made.row_numbers
     new = functools.partial(torch.empty, dtype=torch.float32, device=device)
-    for kind, _ in pass_.outputs:
-        out = next(left)
-        winners = next(left) if kind in ("max", "min") else None
-        if kind in ("vector", "mapped_weight"):
-            sums.append((out, partial := new(_WARPS * blocks, *out.shape)))
-            out = partial
-        elif kind in ("row_number", "edge_number", "mapped_edge") and parts > 1:
-            sums.append((out, partial := new(parts, *out.shape)))
-            out = partial
-        placed += [out, winners]
-    partial = new(work.partials, made.row_features * chunks * elements + parts * made.row_numbers)
-    with path().current(device):
-        path().native.cuda_edge_rows(
-            made.kernel, csr.view, kernels.row_ids, rows.edge_ids, rows.num_edges, work.view, limit, per_warp,
-            blocks, width, given, placed, partial, path().stream(device),
-        )  # fmt: skip
-    for out, partial in sums:
-        torch.sum(partial, 0, out=out)
+    place = (
+        made.kernel, csr.view, kernels.row_ids, rows.edge_ids, rows.num_edges, work.view, limit, per_warp,
+        blocks, width,
+    )  # fmt: skip
 
+    def run(arguments: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        given = [
+            _aligned(tensor, width) if is_rows else tensor.contiguous()
+            for tensor, is_rows in zip(arguments, has_rows, strict=True)
+        ]
+        placed: list[torch.Tensor | None] = []
+        left, sums = iter(outputs), []
+        for has_winners, count in outs:
+            out = next(left)
+            winners = next(left) if has_winners else None
+            if count:
+                sums.append((out, partial := new(count, *out.shape)))
+                out = partial
+            placed += [out, winners]
+        with path().current(device):
+            path().native.cuda_edge_rows(*place, given, placed, new(*sizes), path().stream(device))
+        for out, partial in sums:
+            torch.sum(partial, 0, out=out)
 
-def _by_kind(pass_: Pass, arguments: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, str]]:
-    left = iter(arguments)
-    for kind in pass_.inputs:
-        yield next(left), kind
-        if kind == "mapped":
-            yield next(left), "map"
+    return run

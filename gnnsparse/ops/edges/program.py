@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 __all__ = [
     "OPERATIONS", "Code", "Function", "Input", "Pass", "Slope", "Step", "column_pass", "forward_pass",
-    "function_from", "function_of", "row_pass", "with_slopes",
+    "function_from", "function_of", "kinds_of", "row_pass", "with_slopes",
 ]  # fmt: skip
 
 #: The operations of code, and of how many values each is made. Comparisons are 1 or 0; "where" takes its
@@ -33,6 +33,8 @@ OPERATIONS = {
 }
 #: The kinds of arguments of a pass that have a number for each feature, in the storage type.
 FEATURES = ("gathered", "row", "edge")
+#: Inputs and outputs of a pass that are two tensors each, and what the second one is.
+_PAIRS = {"mapped": "map", "max": "winners", "min": "winners"}
 #: Sums that a forward pass adds up for the gradients of targets. Each takes registers and an array of the
 #: size of a result, and together they save a pass over the edges.
 _MOST_SUMS = 2
@@ -238,6 +240,11 @@ class Pass:
     outputs: tuple[tuple[str, int], ...]
     given: tuple[tuple[str, int], ...]
     found: tuple[int, ...]
+
+
+def kinds_of(kinds: Iterable[str]) -> tuple[str, ...]:
+    """Return what the tensors are of inputs or outputs of a pass, some of which are two tensors."""
+    return tuple(x for kind in kinds for x in (kind, _PAIRS.get(kind)) if x is not None)
 
 
 def _kind(side: str, form: str, by_column: bool) -> str:

@@ -13,7 +13,6 @@ from gnnsparse.ops import dispatch
 from gnnsparse.ops.attention.edges import order_of
 from gnnsparse.ops.edges import cpu, cuda
 from gnnsparse.ops.edges.program import (
-    FEATURES,
     Function,
     Pass,
     column_pass,
@@ -98,11 +97,11 @@ def _counts(operand: SparseOperand, inverse: bool) -> torch.Tensor:
         return counts.clamp(min=1).reciprocal() if inverse else counts
 
 
-def kernel_on(device: torch.device) -> Callable[..., None] | None:
-    """Return what runs a pass on a device; None: torch's operations compute the results there."""
+def kernel_on(device: torch.device) -> Callable[..., Callable[..., None]] | None:
+    """Return what binds a pass to a matrix on a device; None: torch's operations compute results there."""
     if path().takes(device):
-        return cuda.run_pass if cuda.available(device) is None else None
-    return cpu.run_pass if device.type == "cpu" else None
+        return cuda.bind if cuda.available(device) is None else None
+    return cpu.bind if device.type == "cpu" else None
 
 
 # Results and gradients.
@@ -120,84 +119,107 @@ def _width(function: Function, tensors: Tensors) -> int:
     return 1
 
 
-def _outputs(
-    pass_: Pass, rows: Rows, width: int, size: int, dtypes: Sequence[torch.dtype], device: torch.device
-) -> list[torch.Tensor]:
-    """Allocate the outputs of a pass, what has features in these dtypes."""
-    targets, edges, found = rows.kernels.csr.rows, rows.num_edges, []
-    for (kind, _), dtype in zip(pass_.outputs, dtypes, strict=True):
-        if kind == "sum" or kind in _WINNERS:
-            shape: tuple[int, ...] = targets, width
-        else:
-            shape = {
-                "row_number": (targets,), "edge_number": (edges,), "vector": (width,), "edge": (edges, width),
-                "mapped_edge": (edges, size), "mapped_weight": (size, width),
-            }[kind]  # fmt: skip
-        of = dtype if kind in _STORED else torch.float32
-        found.append(torch.empty(shape, dtype=of, device=device))
-        if kind in _WINNERS:
-            found.append(torch.empty(shape, dtype=torch.int32, device=device))
-    return found
+class _Run:
+    """A pass over the rows of an operand, with all that follows from these and the sizes of its arguments.
+
+    It is called with the tensors of a function, and for gradients those of its results and the winners.
+    """
+
+    def __init__(
+        self, operand: SparseOperand, function: Function, pass_: Pass, by_column: bool, width: int,
+        dtypes: Sequence[torch.dtype],
+    ) -> None:  # fmt: skip
+        rows, size = _rows_of(operand, by_column), max(pass_.sizes, default=0)
+        bind = kernel_on(operand.device)
+        assert bind is not None
+        self._run = bind(pass_, rows, width, operand.precision.storage)
+        count = len(function.inputs) + any(x.form == "mapped" for x in function.inputs)
+        with_winners = [k for k, (how, _) in enumerate(function.results) if how in _WINNERS]
+        place_of = {("input", i): i for i in range(count)}
+        place_of |= {("grad", k): count + k for k in range(len(function.results))}
+        count += len(function.results)
+        place_of |= {("winner", k): count + i for i, k in enumerate(with_winners)}
+        places = [
+            (place_of[of], len(function.inputs)) if kind == "mapped" else (place_of[of],)
+            for kind, of in zip(pass_.inputs, pass_.given, strict=True)
+        ]
+        self._places = [place for some in places for place in some]
+        targets, edges, device = rows.kernels.csr.rows, rows.num_edges, operand.device
+        shapes = {
+            "row_number": (targets,), "edge_number": (edges,), "vector": (width,), "edge": (edges, width),
+            "mapped_edge": (edges, size), "mapped_weight": (size, width),
+            **dict.fromkeys(("sum", *_WINNERS), (targets, width)),
+        }  # fmt: skip
+        self._outputs: list[Callable[[], torch.Tensor]] = []
+        #: The places of the results among the outputs, and then those of winners.
+        self._order: list[int] = []
+        winners = []
+        for (kind, _), dtype in zip(pass_.outputs, dtypes, strict=True):
+            self._order.append(len(self._outputs))
+            of = dtype if kind in _STORED else torch.float32
+            self._outputs.append(functools.partial(torch.empty, shapes[kind], dtype=of, device=device))
+            if kind in _WINNERS:
+                winners.append(len(self._outputs))
+                self._outputs.append(
+                    functools.partial(torch.empty, shapes[kind], dtype=torch.int32, device=device)
+                )
+        self._order += winners
+
+    def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
+        """Return the outputs, and behind them the winners."""
+        outputs = [make() for make in self._outputs]
+        self._run([tensors[i] for i in self._places], outputs)
+        return [outputs[i] for i in self._order]
 
 
-def _run(
-    kernel: Callable[..., None], pass_: Pass, operand: SparseOperand, by_column: bool,
-    given: dict[tuple[str, int], Any], width: int, dtypes: Sequence[torch.dtype],
-) -> list[torch.Tensor]:  # fmt: skip
-    """Run a pass for outputs in these dtypes. A mapped argument is given as its numbers and its map."""
-    rows = _rows_of(operand, by_column)
-    arguments: list[torch.Tensor] = []
-    for kind, of in zip(pass_.inputs, pass_.given, strict=True):
-        for tensor in given[of] if kind == "mapped" else (given[of],):
-            is_ready = kind in FEATURES or tensor.is_contiguous()  # rows of features may lie apart
-            arguments.append(tensor if is_ready else tensor.contiguous())
-    found = _outputs(pass_, rows, width, max(pass_.sizes, default=0), dtypes, operand.device)
-    kernel(pass_, rows, arguments, found)
-    return found
-
-
-def _given(function: Function, tensors: Tensors) -> dict[tuple[str, int], Any]:
-    return {
-        ("input", i): (tensor, tensors[-1]) if x.form == "mapped" else tensor
-        for i, (x, tensor) in enumerate(zip(function.inputs, tensors, strict=False))
-    }
+@made_once
+def _runs_of(operand: SparseOperand) -> dict[Any, Any]:
+    """Return what was bound to an operand so far, by the function and the sizes."""
+    return {}
 
 
 def run_forward(
     operand: SparseOperand, function: Function, dtype: torch.dtype, tensors: Tensors
 ) -> list[torch.Tensor]:
     """Compute the results in a dtype, sums in float32, and the winners, int32, of each "max" and "min"."""
-    width, kernel = _width(function, tensors), kernel_on(operand.device)
-    if kernel is None:
-        all_ = function_of(function.inputs, function.steps, function.stored)
-        with torch.no_grad(), torch.autocast(operand.device.type, enabled=False):
-            results, found = compute(all_, edges_of(operand), [t.float() for t in tensors])
-        count = len(function.results)
-        results = [r.to(dtype) if k < count else r for k, r in enumerate(results)]
-        return [*results, *(w.to(torch.int32) for w in found)]
-    pass_ = forward_pass(function)
-    dtypes = [dtype] * len(function.results) + [torch.float32] * len(function.sums)
-    outputs = _run(kernel, pass_, operand, False, _given(function, tensors), width, dtypes)
-    results, winners = [], []
-    for kind, _ in pass_.outputs:
-        results.append(outputs.pop(0))
-        if kind in _WINNERS:
-            winners.append(outputs.pop(0))
-    return [*results, *winners]
+    runs, key = _runs_of(operand), (function, dtype, width := _width(function, tensors))
+    if (run := runs.get(key)) is None:
+        if kernel_on(operand.device) is None:
+            return _computed(operand, function, dtype, tensors)
+        dtypes = [dtype] * len(function.results) + [torch.float32] * len(function.sums)
+        run = runs[key] = _Run(operand, function, forward_pass(function), False, width, dtypes)
+    found: list[torch.Tensor] = run(tensors)
+    return found
+
+
+def _computed(
+    operand: SparseOperand, function: Function, dtype: torch.dtype, tensors: Tensors
+) -> list[torch.Tensor]:
+    """Compute what `run_forward` returns by torch's operations."""
+    all_ = function_of(function.inputs, function.steps, function.stored)
+    with torch.no_grad(), torch.autocast(operand.device.type, enabled=False):
+        results, found = compute(all_, edges_of(operand), [t.float() for t in tensors])
+    count = len(function.results)
+    results = [r.to(dtype) if k < count else r for k, r in enumerate(results)]
+    return [*results, *(w.to(torch.int32) for w in found)]
+
+
+@functools.lru_cache(1024)
+def _totals(function: Function) -> list[int]:
+    """Return which of the results and sums the slopes use, by their numbers."""
+    count = len(function.results)
+    used = {slope.total for slope in function.slopes if 0 <= slope.total < count}
+    return [*sorted(used), *range(count, count + len(function.sums))]
 
 
 def _saved(function: Function, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return what the backward pass needs of the outputs: results that slopes use, sums, and winners."""
-    count = len(function.results)
-    used = sorted({slope.total for slope in function.slopes if 0 <= slope.total < count})
-    return [*(outputs[k] for k in used), *outputs[count:]]
+    return [*(outputs[k] for k in _totals(function)), *outputs[len(function.stored) :]]
 
 
 def _restored(function: Function, saved: Tensors) -> tuple[dict[int, torch.Tensor], Tensors]:
     """Return the totals of slopes by their numbers, and the winners, of what `_saved` returned."""
-    count = len(function.results)
-    used = sorted({slope.total for slope in function.slopes if 0 <= slope.total < count})
-    used += range(count, count + len(function.sums))
+    used = _totals(function)
     return dict(zip(used, saved, strict=False)), saved[len(used) :]
 
 
@@ -244,28 +266,38 @@ def run_backward(
     `saved` is what `_saved` returned.
     """
     totals, winners = _restored(function, saved)
-    if (kernel := kernel_on(operand.device)) is None:
+    if kernel_on(operand.device) is None:
         function, results, winners = _of_results(function, grads, winners)
         leaves = [t.detach().requires_grad_() for t in tensors]
         return _composed(operand, function, needs, results, leaves, winners, again=False)
-    by_slopes = _of_slopes(operand, function, grads, totals, winners)
-    found = [by_slopes.get(i) if needed else None for i, needed in enumerate(needs)]
-    needs = tuple(needed and i not in by_slopes for i, needed in enumerate(needs))
-    function, results, winners = _of_results(function, grads, winners)
-    given, left = _given(function, tensors), iter(winners)
     storage = operand.precision.storage
-    for k, (how, _) in enumerate(function.results):
-        given["grad", k] = results[k].to(storage)
-        if how in _WINNERS:
-            given["winner", k] = next(left)
-    width = _width(function, tensors)
-    for by_column, make in ((False, row_pass), (True, column_pass)):
-        if (pass_ := make(function, needs)) is None:
-            continue
-        outputs = _run(kernel, pass_, operand, by_column, given, width, [storage] * len(pass_.outputs))
-        for i, grad in zip(pass_.found, outputs, strict=True):
+    by_slopes = _of_slopes(operand, function, grads, totals, winners) if function.slopes else {}
+    found = [by_slopes.get(i) if needed else None for i, needed in enumerate(needs)]
+    runs, width = _runs_of(operand), _width(function, tensors)
+    key = function, needs, tuple([g is None for g in grads]), width
+    if (passes := runs.get(key)) is None:
+        left = tuple([needed and i not in by_slopes for i, needed in enumerate(needs)])
+        passes = runs[key] = _gradient_passes(operand, _of_results(function, grads, winners)[0], left, width)
+    if not passes:
+        return found
+    _, results, winners = _of_results(function, grads, winners)
+    values = [*tensors, *(g if g.dtype is storage else g.to(storage) for g in results), *winners]
+    for run, places in passes:
+        for i, grad in zip(places, run(values), strict=True):
             found[i] = grad.sum().reshape(1) if tensors[i].numel() == 1 and grad.numel() > 1 else grad
     return found
+
+
+def _gradient_passes(
+    operand: SparseOperand, function: Function, needs: tuple[bool, ...], width: int
+) -> list[tuple[_Run, tuple[int, ...]]]:
+    """Return the passes that give the gradients that `needs` says, and whose gradients each gives."""
+    passes = []
+    for by_column, make in ((False, row_pass), (True, column_pass)):
+        if (pass_ := make(function, needs)) is not None:
+            dtypes = [operand.precision.storage] * len(pass_.outputs)
+            passes.append((_Run(operand, function, pass_, by_column, width, dtypes), pass_.found))
+    return passes
 
 
 def _composed(
