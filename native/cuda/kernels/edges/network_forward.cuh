@@ -7,24 +7,25 @@
 namespace gnnsparse::cuda {
 
 // Sums of the first product become the hidden features, in place of q in `tile`.
-template <class Tile, class Keep>
+template <class Tile>
 __device__ __forceinline__ void store_hidden(const Tile& t, const EdgeNetwork& p, uint32_t tile,
-                                             typename Tile::Sums& sums, const Keep& keep) {
+                                             typename Tile::Sums& sums) {
   constexpr DType kStorage = PrecisionTraits<Tile::P>::kStorage;
   with_activation(p.act, [&](auto act) {
 #pragma unroll
-    for (int j = 0; j < Tile::kFragments; ++j) {
+    for (int i = 0; i < 4; ++i) {
+      uint32_t of_target[Tile::kFragments];
+      t.of_target(p.p, p.hidden, i, of_target);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < Tile::kFragments; ++j) {
         const uint32_t at = t.pair_at(tile, i, j);
         const FloatPair q = unpack_pair<Tile::P>(load_shared_word(at));
-        const FloatPair of_target = t.of_target(p.p, p.hidden, i, j);
+        const FloatPair of = unpack_pair<Tile::P>(of_target[j]);
         float* x = sums[i / 2][j] + i % 2 * 2;
-        x[0] += of_target.low + q.low;
-        x[1] += of_target.high + q.high;
+        x[0] += of.low + q.low;
+        x[1] += of.high + q.high;
         store_shared(at, pack_pair<kStorage>(activated<act>(x[0]), activated<act>(x[1])));
       }
-      keep(j);
     }
   });
 }
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kNetworkThreads, Tile::Shared::kBlocks)
     t.begin(tile);
     typename Tile::Sums sums;
     t.multiply(t.own(), sums, [&] { t.copy_sources(t.other()); });
-    store_hidden(t, p, t.other(), sums, [](int) {});
+    store_hidden(t, p, t.other(), sums);
     t.multiply(t.other(), sums, [] {});
     add_bias(t, sums);
     FloatPair stats[4] = {{0.0f, 1.0f}, {0.0f, 1.0f}, {0.0f, 1.0f}, {0.0f, 1.0f}};

@@ -40,7 +40,8 @@ class NetworkGrad {
       const int64_t first = (tile - p_.first_tile) * kNetworkRows;
       Sums sums;
       t_.multiply(t_.own(), sums, [&] { t_.copy_sources(t_.other()); });
-      store_hidden(t_, network_, t_.other(), sums, [&](int j) { keep_inputs(sums, j); });
+      store_hidden(t_, network_, t_.other(), sums);
+      keep_inputs(sums);
       t_.multiply(t_.other(), sums, [&] {
         t_.store_rows(t_.other(), p_.hidden_rows + first * network_.hidden, network_.hidden, false);
         if (p_.grad_edges != nullptr) t_.copy_edges(t_.own(), p_.grad_edges, tile);
@@ -73,10 +74,13 @@ class NetworkGrad {
     const int64_t row = static_cast<int64_t>(blockIdx.x) * kFragments + j;
     return reinterpret_cast<uint4*>(p_.scratch) + row * kNetworkThreads + threadIdx.x;
   }
-  __device__ void keep_inputs(const Sums& x, int j) const {
-    *kept(j) = make_uint4(
-        pack_pair<kStorage>(x[0][j][0], x[0][j][1]), pack_pair<kStorage>(x[0][j][2], x[0][j][3]),
-        pack_pair<kStorage>(x[1][j][0], x[1][j][1]), pack_pair<kStorage>(x[1][j][2], x[1][j][3]));
+  __device__ void keep_inputs(const Sums& x) const {
+#pragma unroll
+    for (int j = 0; j < kFragments; ++j) {
+      *kept(j) = make_uint4(
+          pack_pair<kStorage>(x[0][j][0], x[0][j][1]), pack_pair<kStorage>(x[0][j][2], x[0][j][3]),
+          pack_pair<kStorage>(x[1][j][0], x[1][j][1]), pack_pair<kStorage>(x[1][j][2], x[1][j][3]));
+    }
   }
 
   // Of the updated features, in `own`: e' and its sums have gradients. Returns a pair of them.
@@ -85,11 +89,12 @@ class NetworkGrad {
   }
   __device__ void gather_updated() const {
 #pragma unroll
-    for (int j = 0; j < kFragments; ++j) {
+    for (int i = 0; i < 4; ++i) {
+      uint32_t of_target[kFragments] = {};
+      if (p_.grad_sums != nullptr) t_.of_target(p_.grad_sums, network_.edge_dim, i, of_target);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        FloatPair grad = {0.0f, 0.0f};
-        if (p_.grad_sums != nullptr) grad = t_.of_target(p_.grad_sums, network_.edge_dim, i, j);
+      for (int j = 0; j < kFragments; ++j) {
+        FloatPair grad = unpack_pair<P>(of_target[j]);
         const uint32_t at = t_.pair_at(t_.own(), i, j);
         if (p_.grad_edges != nullptr) {
           const FloatPair more = unpack_pair<P>(load_shared_word(at));

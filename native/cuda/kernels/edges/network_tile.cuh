@@ -187,11 +187,18 @@ class NetworkTile {
     const uint32_t at = shared_ + Shared::kVectors + 4 * (which * kWidth + feature);
     return __uint_as_float(load_shared_word(at));
   }
-  // A pair of features of a row of targets; 0 where the lane has no such edge or feature.
-  __device__ FloatPair of_target(const uint16_t* x, int features, int i, int j) const {
-    if (row(i) >= count_ || feature(j) >= features) return {0.0f, 0.0f};
-    const int64_t at = static_cast<int64_t>(target(row(i))) * features + feature(j);
-    return unpack_pair<P>(__ldg(reinterpret_cast<const uint32_t*>(x + at)));
+  // The lane's pairs of features of the target of its row i; 0 where there is no such edge or
+  // feature.
+  __device__ void of_target(const uint16_t* x, int features, int i,
+                            uint32_t (&words)[kFragments]) const {
+    const bool real = row(i) < count_;
+    const uint16_t* from =
+        x + (real ? static_cast<int64_t>(target(row(i))) * features + feature(0) : 0);
+#pragma unroll
+    for (int j = 0; j < kFragments; ++j) {
+      const bool here = real && feature(j) < features;
+      words[j] = here ? __ldg(reinterpret_cast<const uint32_t*>(from + 8 * j)) : 0;
+    }
   }
 
   // Gives each of the lane's four rows the sums of both halves of a pair of numbers, by `join`
