@@ -17,7 +17,8 @@ struct EdgeKernelHandle {
   int lanes = 0;  // along the features
   int ring_bytes = 0;
 
-  int64_t elements() const { return 16 / size_of(dtype); }
+  // Features of a lane: with a map, which a lane holds for all of its own, fewer.
+  int64_t elements() const { return size > 0 ? 4 : 16 / size_of(dtype); }
 };
 
 template <class Kind>

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from gnnsparse.ops.edges.cuda import Variant, program_text
+from gnnsparse.ops.edges.cuda import Variant, program_text, variant_of
 from gnnsparse.ops.edges.program import (
     OPERATIONS,
     Code,
@@ -117,9 +117,8 @@ def variants(name: str) -> Iterator[Variant]:
     """Yield what is compiled for the cases of a function."""
     for case in CASES:
         if case.name == name:
-            chunks = -(-case.width * case.dtype.itemsize // 16)
             for pass_ in passes_of(FUNCTIONS[name]):
-                yield Variant(pass_, case.dtype, max(2, min(5, (chunks - 1).bit_length())))
+                yield variant_of(pass_, case.dtype, case.width)
 
 
 def kernel_name(program: str) -> str:

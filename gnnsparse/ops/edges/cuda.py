@@ -72,8 +72,8 @@ class Variant(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Features of a lane."""
-        return 16 // self.dtype.itemsize
+        """Features of a lane: 16 bytes, or fewer with a map, which a lane holds for all of its own."""
+        return 4 if self.size else 16 // self.dtype.itemsize
 
     @property
     def size(self) -> int:
@@ -96,13 +96,14 @@ class Variant(NamedTuple):
     def ring(self) -> tuple[int, int, int]:
         """Return the edges of a lane in a step, the steps on their way, and bytes of shared memory."""
         wide = self.elements // 4
-        vectors = self.count("gathered", "edge") + wide * self.count("gathered_winner")
+        vectors = 2 if self.elements * self.dtype.itemsize == 16 else 1  # in 8 bytes
+        vectors = vectors * self.count("gathered", "edge") + 2 * wide * self.count("gathered_winner")
         of_edge = 4 * (-(-self.size // 4) * 4 + self.count("gathered_number", "edge_number"))
         has_ids = self.size or self.count("edge", "edge_number", "gathered_winner", "row_winner")
         has_ids = has_ids or self.outputs("edge", "edge_number", "mapped_edge")
         for batch, stages in ((4, 3), (4, 2), (2, 3), (2, 2), (1, 2)):
             slots = batch << (5 - self.lanes_log)
-            stage = -(-(512 * vectors * batch + of_edge * slots) // 16) * 16
+            stage = -(-(256 * vectors * batch + of_edge * slots) // 16) * 16
             ids = 1 << ((stages - 1) * slots + 31).bit_length() if has_ids else 0
             ring_bytes = _WARPS * (stages * stage + 4 * (32 + ids + 64))
             if ring_bytes <= _RING_BYTES:
@@ -131,7 +132,7 @@ class Variant(NamedTuple):
         batch, stages, ring_bytes = self.ring()
         pass_ = self.pass_
         constants = {
-            "int kElements": self.elements, "bool kIs16Bits": int(self.elements == 8),
+            "int kElements": self.elements, "bool kIs16Bits": int(self.dtype.itemsize == 2),
             "bool kIsHalf": int(self.dtype == torch.float16), "int kLanesLog": self.lanes_log,
             "int kBatch": batch, "int kStages": stages, "int kBlocks": self.resident_blocks(),
             "int kRingBytes": ring_bytes, "int kInputs": len(pass_.inputs), "int kSize": self.size,
@@ -158,6 +159,14 @@ class Variant(NamedTuple):
         ]
         lines += [f"    out[{k}] = {value_of(value)};" for k, (_, value) in enumerate(pass_.outputs)]
         return "\n".join(["struct Message {", *lines, "  }", "};", ""])
+
+
+@functools.lru_cache(1024)
+def variant_of(pass_: Pass, dtype: torch.dtype, width: int) -> Variant:
+    """Return the variant of a pass in which features of a width are computed."""
+    found = Variant(pass_, dtype, 5)
+    chunks = -(-width // found.elements)
+    return found._replace(lanes_log=max(2, min(5, (chunks - 1).bit_length())))
 
 
 def _expression(step: Step, values: list[str]) -> str:
@@ -411,10 +420,11 @@ def bind(
             f"{_MOST_INPUTS} and {_MOST_OUTPUTS}",
         )  # fmt: skip
     kernels, csr, device = rows.kernels, rows.kernels.csr, rows.kernels.csr.device
-    elements = 16 // dtype.itemsize
+    variant = variant_of(pass_, dtype, width)
+    elements = variant.elements
     chunks = -(-width // elements)
     parts, gpu = -(-chunks // 32), path().describe(device)
-    made = _compiled(Variant(pass_, dtype, max(2, min(5, (chunks - 1).bit_length()))), gpu.capability)
+    made = _compiled(variant, gpu.capability)
     limit = kernels.row_limit(_ROW_LIMIT)
     work, mean = kernels.row_work(limit), max(1, csr.nnz // max(csr.rows, 1))
     # Small matrices are for many warps, too.

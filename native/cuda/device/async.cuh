@@ -111,6 +111,13 @@ __device__ __forceinline__ void load_shared(uint32_t shared, uint32_t (&words)[4
                : "r"(shared)
                : "memory");
 }
+// The first two words.
+__device__ __forceinline__ void load_shared_pair(uint32_t shared, uint32_t (&words)[4]) {
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+               : "=r"(words[0]), "=r"(words[1])
+               : "r"(shared)
+               : "memory");
+}
 
 template <int kWords>
 __device__ __forceinline__ void load_shared_words(uint32_t shared, uint32_t (&words)[kWords]) {

@@ -79,6 +79,9 @@ inline uint32_t load_shared_half(uint32_t shared) {
 inline void load_shared(uint32_t shared, uint32_t (&words)[4]) {
   std::memcpy(words, shared_memory(shared, sizeof words), sizeof words);
 }
+inline void load_shared_pair(uint32_t shared, uint32_t (&words)[4]) {
+  std::memcpy(words, shared_memory(shared, 8), 8);
+}
 template <int kWords>
 void load_shared_words(uint32_t shared, uint32_t (&words)[kWords]) {
   for (int i = 0; i < kWords; i += 4) {

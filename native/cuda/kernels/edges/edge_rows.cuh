@@ -1,9 +1,10 @@
 // A function over the edges of a graph, reduced at its rows: what a `Message`, generated for a pass
 // (gnnsparse/ops/edges/cuda.py), computes for an edge and a feature. A warp takes neighbouring
-// rows, or a part of a long one; lanes are side by side along the features, 16 bytes each, and then
-// along the edges. What edges need is on its way to shared memory some steps before it is used,
-// over the ends of rows, as in graph attention (kernels/graph_attention/graph_stream.cuh). Issue
-// slots bind, so that a step is full whatever rows it is of, and knows no rows until it is used.
+// rows, or a part of a long one; lanes are side by side along the features, 16 bytes each, or where
+// there is a map 4 features, and then along the edges. What edges need is on its way to shared
+// memory some steps before it is used, over the ends of rows, as in graph attention
+// (kernels/graph_attention/graph_stream.cuh). Issue slots bind, so that a step is full whatever
+// rows it is of, and knows no rows until it is used.
 //
 // A Message has kElements (features of a lane), kIs16Bits, kIsHalf, kLanesLog, kBatch (edges that a
 // lane takes in a step), kStages (steps that are on their way), kBlocks (for registers),
@@ -55,7 +56,9 @@ struct EdgeCounts {
   static constexpr GNNSPARSE_EDGE_HD bool is_number_of_edge(EdgeInput kind) {
     return kind == EdgeInput::kGatheredNumber || kind == EdgeInput::kEdgeNumber;
   }
-  // Vectors that a lane copies for an edge, or for a row, for an input.
+  // Bytes of a lane's features.
+  static constexpr int kLaneBytes = M::kElements * (M::kIs16Bits ? 2 : 4);
+  // Vectors that a lane copies for an edge, or for a row, for an input: of kLaneBytes, or 16.
   static constexpr GNNSPARSE_EDGE_HD int edge_vectors(EdgeInput kind) {
     if (kind == EdgeInput::kGathered || kind == EdgeInput::kEdge) return 1;
     return kind == EdgeInput::kGatheredWinner ? M::kElements / 4 : 0;
@@ -64,10 +67,20 @@ struct EdgeCounts {
     if (kind == EdgeInput::kRow) return 1;
     return kind == EdgeInput::kRowWinner ? M::kElements / 4 : 0;
   }
-  // What inputs before `end` need.
-  static constexpr GNNSPARSE_EDGE_HD int edge_vector(int end) {
+  static constexpr GNNSPARSE_EDGE_HD bool is_winner(EdgeInput kind) {
+    return kind == EdgeInput::kGatheredWinner || kind == EdgeInput::kRowWinner;
+  }
+  static constexpr GNNSPARSE_EDGE_HD int vector_bytes(EdgeInput kind) {
+    return is_winner(kind) ? 16 : kLaneBytes;
+  }
+  // How many times as many bytes winners are as features.
+  static constexpr GNNSPARSE_EDGE_HD int times_as_wide(EdgeInput kind) {
+    return is_winner(kind) && M::kIs16Bits ? 2 : 1;
+  }
+  // What inputs before `end` need, and bytes that all lanes copy for an edge.
+  static constexpr GNNSPARSE_EDGE_HD int edge_bytes(int end) {
     int n = 0;
-    for (int i = 0; i < end; ++i) n += edge_vectors(M::input(i));
+    for (int i = 0; i < end; ++i) n += 32 * edge_vectors(M::input(i)) * vector_bytes(M::input(i));
     return n;
   }
   static constexpr GNNSPARSE_EDGE_HD int row_vector(int end) {
@@ -114,7 +127,13 @@ class EdgeRows {
   static constexpr int kSlots = M::kBatch * kEdges;  // edges of a step
   static constexpr int kSize = M::kSize;
   static constexpr int kPaddedSize = (kSize + 3) / 4 * 4;
-  static constexpr int kVectors = Counts::edge_vector(M::kInputs);
+  static constexpr int kPower = power_of_two(at_least_one(kSize));
+  static constexpr bool kHasMappedEdges = Counts::all(EdgeOutput::kMappedEdge) > 0;
+  // Halvings of kSize sums (`fold`) in which lanes hold other vectors of the map's numbers first.
+  static constexpr int kSwaps = kHasMappedEdges && kSize % 8 == 0 ? kSize / 8 : 0;
+  static_assert(kSize == 0 || kSize == 8 || kSize == 16 || kSwaps == 0, "log2 of vectors");
+  static constexpr int kLaneBytes = Counts::kLaneBytes;
+  static constexpr int kEdgeBytes = Counts::edge_bytes(M::kInputs);
   static constexpr int kRowVectors = Counts::row_vector(M::kInputs);
   static constexpr int kNumbers = Counts::edge_number(M::kInputs);
   static constexpr int kRowNumbers = Counts::row_number(M::kInputs);
@@ -138,7 +157,7 @@ class EdgeRows {
   static constexpr bool kHasRowInputs = kRowVectors + kRowNumbers > 0;
   // A stage: vectors of each of the edges that a lane takes, and of all edges the numbers behind
   // the map, and single ones.
-  static constexpr uint32_t kMappedAt = 512 * kVectors * M::kBatch;
+  static constexpr uint32_t kMappedAt = kEdgeBytes * M::kBatch;
   static constexpr uint32_t kNumbersAt = kMappedAt + 4 * kPaddedSize * kSlots;
   static constexpr uint32_t kStageBytes = (kNumbersAt + 4 * kNumbers * kSlots + 15) / 16 * 16;
   // A warp's memory: stages, columns of the 32 edges of which some are copied next, numbers of
@@ -162,14 +181,14 @@ class EdgeRows {
     chunk_ = static_cast<int>(blockIdx.y) * kLanes + lane_ % kLanes;
     is_own_ = chunk_ < p.chunks;
     valid_ = p.width - chunk_ * kElements;
-    offset_ = is_own_ ? 16u * static_cast<uint32_t>(chunk_) : 0u;
+    offset_ = is_own_ ? static_cast<uint32_t>(kLaneBytes * chunk_) : 0u;
     memory_ = pin_register(static_cast<uint32_t>(__cvta_generic_to_shared(launched_)) +
                            threadIdx.x / 32 * kWarpBytes);
-    lane_bytes_ = pin_register(16u * static_cast<uint32_t>(lane_));
+    lane_bytes_ = pin_register(static_cast<uint32_t>(kLaneBytes * lane_));
     word_bytes_ = pin_register(4u * static_cast<uint32_t>(lane_));
     for_each<M::kInputs>([&](auto k) {
       if constexpr (Counts::edge_vectors(M::input(k)) > 0) {
-        from_[k] = pin_register(p.inputs[k].data + Counts::edge_vectors(M::input(k)) * offset_);
+        from_[k] = pin_register(p.inputs[k].data + Counts::times_as_wide(M::input(k)) * offset_);
       }
       if constexpr (M::input(k) == EdgeInput::kVectorNumber) {
         fixed_[k][0] = __ldg(reinterpret_cast<const float*>(p.inputs[k].data));
@@ -179,7 +198,19 @@ class EdgeRows {
     });
     if constexpr (kSize > 0) mapped_ = place_of_word(lane_);
 #pragma unroll
-    for (int s = 0; s < kSize; ++s) load_floats(p.map.data + s * int64_t{p.map.row}, map_[s]);
+    for (int s = 0; s < kSize; ++s) {
+      load_floats(p.map.data + swapped(s) * int64_t{p.map.row}, map_[s]);
+    }
+#pragma unroll
+    for (int v = 0; v < kPaddedSize / 4; ++v) {
+      mapped_from_[v] = pin_register(4u * static_cast<uint32_t>(swapped(4 * v)));
+    }
+    for_each<M::kOutputs>([&](auto k) {
+      if constexpr (M::output(k) == EdgeOutput::kMappedEdge) {
+        mapped_to_ =
+            pin_register(block_of(p.outputs[k], p.edges * kSize) + max(first_of_fold<kPower>(), 0));
+      }
+    });
   }
 
   // All items of the warp: parts of rows, and groups of neighbouring ones.
@@ -240,6 +271,15 @@ class EdgeRows {
             pin_register(data + 4 * s)};
   }
 
+  // Which of the numbers behind the map the lane has in place of number s.
+  __device__ __forceinline__ int swapped(int s) const {
+    int vector = 0;
+#pragma unroll
+    for (int i = 0; i < kSwaps; ++i) {
+      vector = 2 * vector + ((lane_ & (kLanes >> (i + 1))) != 0 ? 1 : 0);
+    }
+    return s ^ (4 * vector);
+  }
   __device__ __forceinline__ bool is_real(int e) const { return e < valid_; }
   __device__ __forceinline__ void load_floats(const char* from, float (&to)[kElements]) const {
 #pragma unroll
@@ -368,10 +408,14 @@ class EdgeRows {
         for (int i = 0; i < (Counts::edge_vectors(kKind) > 0 ? M::kBatch : 0); ++i) {
           const uint64_t row = kKind == EdgeInput::kEdge ? id[i] : column[i];
           const char* from = from_[k] + row * p_.inputs[k].row;
-          const uint32_t to = stage + lane_bytes_ + 512 * (kVectors * i + Counts::edge_vector(k));
+          const uint32_t to = stage + place_of(k, i);
 #pragma unroll
           for (int v = 0; v < Counts::edge_vectors(kKind); ++v) {
-            copy_async(to + 512 * v, from + 16 * v);
+            if constexpr (Counts::vector_bytes(kKind) == 16) {
+              copy_async(to + 512 * v, from + 16 * v);
+            } else {
+              copy_number_async<8>(to, from, true);
+            }
           }
         }
         if constexpr (Counts::is_number_of_edge(kKind)) {
@@ -393,6 +437,11 @@ class EdgeRows {
       });
     }
     commit_copies();
+  }
+  // Where in a stage a lane finds an input of one of its edges.
+  __device__ __forceinline__ uint32_t place_of(int input, int i) const {
+    return lane_bytes_ * (Counts::vector_bytes(M::input(input)) / kLaneBytes) + kEdgeBytes * i +
+           Counts::edge_bytes(input);
   }
   // Of the lane's edges of a step.
   __device__ __forceinline__ void read_batch(uint32_t from, uint32_t (&to)[M::kBatch]) const {
@@ -428,8 +477,15 @@ class EdgeRows {
 #pragma unroll
       for (int v = 0; v < Counts::row_vectors(kKind); ++v) {
         const char* from =
-            array.data + row * array.row + Counts::row_vectors(kKind) * offset_ + 16 * v;
-        next_vectors_[Counts::row_vector(k) + v] = __ldg(reinterpret_cast<const uint4*>(from));
+            array.data + row * array.row + Counts::times_as_wide(kKind) * offset_ + 16 * v;
+        uint32_t (&to)[4] = next_vectors_[Counts::row_vector(k) + v];
+        if constexpr (Counts::vector_bytes(kKind) == 16) {
+          const uint4 words = __ldg(reinterpret_cast<const uint4*>(from));
+          to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
+        } else {
+          const uint2 words = __ldg(reinterpret_cast<const uint2*>(from));
+          to[0] = words.x, to[1] = words.y;
+        }
       }
       if constexpr (kKind == EdgeInput::kRowNumber) {
         next_numbers_[Counts::row_number(k)] =
@@ -448,8 +504,8 @@ class EdgeRows {
           decode(next_vectors_[Counts::row_vector(k)], fixed_[k]);
         } else if constexpr (kKind == EdgeInput::kRowWinner) {
 #pragma unroll
-          for (int v = 0; v < Counts::row_vectors(kKind); ++v) {
-            words_of(next_vectors_[Counts::row_vector(k) + v], fixed_[k] + 4 * v);
+          for (int e = 0; e < kElements; ++e) {
+            fixed_[k][e] = __uint_as_float(next_vectors_[Counts::row_vector(k) + e / 4][e % 4]);
           }
         } else if constexpr (kKind == EdgeInput::kRowNumber) {
           fixed_[k][0] = next_numbers_[Counts::row_number(k)];
@@ -487,20 +543,11 @@ class EdgeRows {
     } while (from < stop || from == end_);
   }
 
-  __device__ __forceinline__ static void words_of(const uint4& from, float* to) {
-    to[0] = __uint_as_float(from.x);
-    to[1] = __uint_as_float(from.y);
-    to[2] = __uint_as_float(from.z);
-    to[3] = __uint_as_float(from.w);
-  }
-  __device__ __forceinline__ static void decode(const uint4& from, float (&to)[kElements]) {
-    const uint32_t words[4] = {from.x, from.y, from.z, from.w};
-    decode(words, to);
-  }
+  // kLaneBytes of the words.
   __device__ __forceinline__ static void decode(const uint32_t (&words)[4],
                                                 float (&to)[kElements]) {
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+    for (int w = 0; w < kLaneBytes / 4; ++w) {
       if constexpr (!M::kIs16Bits) {
         to[w] = __uint_as_float(words[w]);
       } else if constexpr (M::kIsHalf) {
@@ -531,12 +578,11 @@ class EdgeRows {
     float in[M::kInputs][kElements];
     float mapped[at_least_one(kPaddedSize)];
     const int slot = i * kEdges + edge_;
-    const uint32_t vectors = stage + lane_bytes_ + 512 * kVectors * i;
     const int id = kReadsIds ? shared_int(id_at(at) + 4 * slot) : 0;
 #pragma unroll
     for (int s = 0; s < kPaddedSize; s += 4) {
       uint32_t words[4];
-      load_shared(stage + kMappedAt + 4 * (slot * kPaddedSize + s), words);
+      load_shared(stage + kMappedAt + 4 * slot * kPaddedSize + mapped_from_[s / 4], words);
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
         mapped[s + w] = kFull || has ? __uint_as_float(words[w]) : 0.0f;
@@ -544,15 +590,18 @@ class EdgeRows {
     }
     for_each<M::kInputs>([&](auto k) {
       constexpr EdgeInput kKind = M::input(k);
-      constexpr uint32_t kAt = 512 * Counts::edge_vector(k);
       constexpr bool kIsOfRow = kKind == EdgeInput::kRowWinner;
       if constexpr (kKind == EdgeInput::kGathered || kKind == EdgeInput::kEdge) {
         uint32_t words[4];
-        load_shared(vectors + kAt, words);
+        if constexpr (kLaneBytes == 16) {
+          load_shared(stage + place_of(k, i), words);
+        } else {
+          load_shared_pair(stage + place_of(k, i), words);
+        }
         decode(words, in[k]);
       } else if constexpr (kKind == EdgeInput::kGatheredWinner || kIsOfRow) {
         float winners[kElements];
-        if constexpr (!kIsOfRow) load_winners(vectors + kAt, winners);
+        if constexpr (!kIsOfRow) load_winners(stage + place_of(k, i), winners);
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const uint32_t winner = __float_as_uint(kIsOfRow ? fixed_[k][e] : winners[e]);
@@ -622,24 +671,20 @@ class EdgeRows {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) vectors_[kPlace][e] += value[e];
     } else if constexpr (kKind == EdgeOutput::kMappedEdge) {
-      constexpr int kPower = power_of_two(at_least_one(kSize));
-      float sums[kPower];
+      float sums[kPower] = {};
 #pragma unroll
-      for (int s = 0; s < kPower; ++s) {
-        sums[s] = 0.0f;
-        if (s < kSize) {
+      for (int e = 0; e < kElements; ++e) {
+        const float own = is_real(e) ? value[e] : 0.0f;
 #pragma unroll
-          for (int e = 0; e < kElements; ++e) {
-            sums[s] += is_real(e) ? value[e] * map_[s < kSize ? s : 0][e] : 0.0f;
-          }
-        }
+        for (int s = 0; s < kSize; ++s) sums[s] += own * map_[s][e];
       }
-      const int first = fold<kPower>(sums);
+      fold<kPower, kSwaps>(sums);
+      const int first = first_of_fold<kPower>();
       constexpr int kLeft = kPower > kLanes ? kPower / kLanes : 1;
-      float* to = block_of(p_.outputs[k], p_.edges * kSize) + int64_t{id} * kSize;
+      float* to = mapped_to_ + static_cast<uint64_t>(static_cast<uint32_t>(id)) * kSize;
 #pragma unroll
       for (int s = 0; s < kLeft; ++s) {
-        if ((kFull || has) && first >= 0 && first + s < kSize) to[first + s] = sums[s];
+        if ((kFull || has) && first >= 0 && first + s < kSize) to[s] = sums[s];
       }
     } else {
 #pragma unroll
@@ -657,16 +702,15 @@ class EdgeRows {
     return sum;
   }
   // Adds up kCount numbers, a power of two, over the lanes of an edge. Lanes share the work: each
-  // keeps half of the numbers, until it has one. Returns which the lane's first one is; -1: another
-  // lane has the same.
-  template <int kCount>
-  __device__ __forceinline__ int fold(float (&x)[kCount]) const {
-    int first = 0;
+  // keeps half of the numbers, until it has one. In the first kSwapped halvings the half that a
+  // lane keeps comes first in its registers.
+  template <int kCount, int kSwapped = 0>
+  __device__ __forceinline__ void fold(float (&x)[kCount]) const {
     int count = kCount;
-    bool is_first = true;
+    int halvings = 0;
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-      const bool upper = (lane_ & offset) != 0;
+      const bool upper = halvings++ >= kSwapped && (lane_ & offset) != 0;
       if (count > 1) {
         count /= 2;
 #pragma unroll
@@ -678,9 +722,24 @@ class EdgeRows {
             x[s] = (upper ? high : low) + other;
           }
         }
-        if (upper) first += count;
       } else {
         x[0] += __shfl_xor_sync(kAllLanes, x[0], offset);
+      }
+    }
+  }
+  // Which of the numbers the lane's first one is then; -1: another lane has the same.
+  template <int kCount>
+  __device__ __forceinline__ int first_of_fold() const {
+    int first = 0;
+    int count = kCount;
+    bool is_first = true;
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      const bool upper = (lane_ & offset) != 0;
+      if (count > 1) {
+        count /= 2;
+        if (upper) first += count;
+      } else {
         is_first = is_first && !upper;
       }
     }
@@ -827,7 +886,7 @@ class EdgeRows {
   __device__ __forceinline__ void write(const EdgeTarget& to, int row,
                                         const float (&value)[kElements]) const {
     char* start = to.data + int64_t{row} * to.row;
-    if (to.is_vectors && kElements == 8 && to.is_float) {
+    if (to.is_vectors && M::kIs16Bits && to.is_float) {
 #pragma unroll
       for (int e = 0; e < kElements; e += 4) {
         *reinterpret_cast<float4*>(start + 2 * offset_ + 4 * e) =
@@ -836,16 +895,17 @@ class EdgeRows {
       return;
     }
     if (to.is_vectors) {
-      uint4 words;
       if constexpr (!M::kIs16Bits) {
-        words = make_uint4(__float_as_uint(value[0]), __float_as_uint(value[1]),
-                           __float_as_uint(value[2]), __float_as_uint(value[3]));
+        *reinterpret_cast<float4*>(start + offset_) =
+            make_float4(value[0], value[1], value[2], value[3]);
+      } else if constexpr (kElements == 4) {
+        *reinterpret_cast<uint2*>(start + offset_) =
+            make_uint2(pair(value[0], value[1]), pair(value[2], value[3]));
       } else {
-        words = make_uint4(pair(value[0], value[1]), pair(value[2], value[3]),
-                           pair(value[4 % kElements], value[5 % kElements]),
-                           pair(value[6 % kElements], value[7 % kElements]));
+        *reinterpret_cast<uint4*>(start + offset_) =
+            make_uint4(pair(value[0], value[1]), pair(value[2], value[3]), pair(value[4], value[5]),
+                       pair(value[6], value[7]));
       }
-      *reinterpret_cast<uint4*>(start + offset_) = words;
       return;
     }
     const int first = chunk_ * kElements;
@@ -879,7 +939,7 @@ class EdgeRows {
 #pragma unroll
         for (int s = 0; s < kSize; ++s) {
           add_over_edges(weights_[s]);
-          write_sum(to + (warp_ * kSize + s) * p_.width, weights_[s]);
+          write_sum(to + (warp_ * kSize + swapped(s)) * p_.width, weights_[s]);
         }
       }
     });
@@ -895,8 +955,8 @@ class EdgeRows {
   const EdgeLaunch& p_;
   char* launched_ = launched_shared();
   uint32_t memory_;      // the warp's
-  uint32_t lane_bytes_;  // 16 for each lane before this one
-  uint32_t word_bytes_;  // 4
+  uint32_t lane_bytes_;  // kLaneBytes for each lane before this one
+  uint32_t word_bytes_;  // 4 for each
   int lane_;
   int edge_;
   int chunk_;    // of all features
@@ -913,6 +973,8 @@ class EdgeRows {
   float vectors_[at_least_one(kOutVectors)][kElements];
   float weights_[at_least_one(kHasWeights ? kSize : 0)][kElements];
   MappedPlace mapped_;
+  uint32_t mapped_from_[at_least_one(kPaddedSize / 4)];  // where a vector of them is
+  float* mapped_to_ = nullptr;                           // what the lane writes for edge 0
   const char* from_[M::kInputs];  // what edges gather, with the lane's offset
   // Rows that follow one another: their first edge, how many they have, and where the first one
   // begins, counted from the first edge of the item.
@@ -923,7 +985,7 @@ class EdgeRows {
   // The row whose edges are taken, and where it ends; what the next one has.
   int row_ = 0;
   int end_ = 0;
-  uint4 next_vectors_[at_least_one(kRowVectors)];
+  uint32_t next_vectors_[at_least_one(kRowVectors)][4];
   float next_numbers_[at_least_one(kRowNumbers)];
   // The column and number of one of the edges that come to shared memory next.
   int column_ = 0;
