@@ -114,12 +114,21 @@ def test_operands_that_are_too_wide_for_the_machine(a: SparseOperand) -> None:
         ("q", lambda: gnnsparse.sddmm(a, wide_q, wide_k)),
         ("v", lambda: gnnsparse.attention(a, q, k, wide_k)),
         ("q", lambda: gnnsparse.attention(a, q.expand(1 << 42, 30, 1), k, k)),
+        ("v", lambda: gnnsparse.graph_attention(a, q, k, wide_k[:, None], score="additive")),
         ("x", lambda: tall @ torch.zeros(1, 2**24)),
         ("x", lambda: empty @ torch.empty(0, 1 << 42)),
     ]
     for name, call in calls:
         with pytest.raises(MemoryError, match=rf"^{name}: {name} of shape .* needs .* GB, and .* leaves"):
             call()
+
+
+def test_attention_over_many_nodes_fits() -> None:
+    """Rows are counted once, of sources or of targets."""
+    edges = gnnsparse.prepare(torch.tensor([[0, 1], [1, 199_999]]), num_nodes=200_000, cache=False)
+    scores, values = torch.zeros(200_000, 1), torch.ones(200_000, 1, 16)
+    out = gnnsparse.graph_attention(edges, scores, scores, values, score="additive")
+    assert out.sum() == 2 * 16
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 3])

@@ -338,7 +338,7 @@ FUSED: dict[type, Fused] = {
     conv.GATv2Conv: Fused(type("_Gatv2", (_StandIn, GATv2Conv), {}), _gatv2),
     conv.TransformerConv: Fused(_Transformer, _transformer),
     conv.AGNNConv: Fused(type("_Agnn", (_StandIn, AGNNConv), {}), _agnn),
-    conv.RGATConv: Fused(_Rgat, lambda *_: None, "spmm", overhead=400.0, steps=steps_of(conv.RGATConv)),
+    conv.RGATConv: Fused(_Rgat, lambda *_: None, "spmm", overhead=600.0, steps=steps_of(conv.RGATConv)),
     conv.FastRGCNConv: Fused(_FastRelational, None, "spmm", 1, 0.0, _SUMS, steps_of(conv.FastRGCNConv)),
     conv.RGCNConv: Fused(_Relational, None, "spmm", 1, -300.0, _SUMS),
 }

@@ -23,11 +23,12 @@ from gnnsparse.interop.pyg.edge_aggregate import dtypes_of, precision_of_call, r
 from gnnsparse.interop.pyg.graphs import Settings, check_eager, memo
 from gnnsparse.nn.adjacency import Recipe, with_copies
 from gnnsparse.nn.aggregation import Aggregation
-from gnnsparse.nn.edges import EdgeRecipe, Edges
+from gnnsparse.nn.edges import EdgeRecipe, Edges, log_counts
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.nn.rgcn_conv import GATHER
-from gnnsparse.ops import aggregate_edges, graph_attention, sddmm, spmm
+from gnnsparse.ops import aggregate_edges, edge_softmax, graph_attention, sddmm, spmm
 from gnnsparse.ops.edges.trace import fixed
+from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -78,54 +79,54 @@ def _han(call: Call, x: Any, alpha: Any) -> torch.Tensor:
     return out.flatten(1)
 
 
+def _sums_of_pairs(operand: SparseOperand, targets: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
+    """Return targets_i + sources_j of numbers [nodes, heads] for the nonzeros, [nonzeros, heads].
+
+    It is a product of pairs, whose gradient has the same bits in every run.
+    """
+    return sddmm(
+        operand, F.pad(targets[..., None], (0, 1), value=1.0), F.pad(sources[..., None], (1, 0), value=1.0)
+    )
+
+
+def _attended(
+    call: Call, operand: SparseOperand, scores: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return attention by scores [nonzeros, heads] before their leaky ReLU, and its weights."""
+    scores = F.leaky_relu(scores, call.layer.negative_slope)
+    if (counts := log_counts(operand)) is not None:
+        scores = scores + counts[:, None].to(scores.dtype)
+    weights = F.dropout(edge_softmax(operand, scores), call.layer.dropout, call.layer.training)
+    return spmm(operand, v, weights), weights
+
+
 def _supergat(call: Call, x: torch.Tensor) -> torch.Tensor:
-    layer, edges = call.layer, call.to_attend(2 * x[0].numel())
-    products = sddmm(edges.operand, x, x)  # [nonzeros, heads]
+    layer, operand = call.layer, call.to_attend(2 * x[0].numel()).operand
+    products = sddmm(operand, x, x)
     if layer.attention_type == "MX":
         of_sources, of_targets = ((x * att).sum(-1) for att in (layer.att_l, layer.att_r))
-        ones = torch.ones_like(of_sources)
-        # A sum of two numbers as a product of pairs, whose gradient has the same bits in every run.
-        pairs = torch.stack([of_targets, ones], -1), torch.stack([ones, of_sources], -1)
-        scores = sddmm(edges.operand, *pairs) * products.sigmoid()
+        scores = _sums_of_pairs(operand, of_targets, of_sources) * products.sigmoid()
     else:
         scores = products / math.sqrt(layer.out_channels)
-    scores = F.leaky_relu(scores, layer.negative_slope)
-    if edges.log_counts is not None:
-        scores = scores + edges.log_counts[:, None]
-    none = x.new_zeros(x.shape[:2])
-    out: torch.Tensor = graph_attention(
-        edges.operand, none, none, x, score="additive", bias=scores, edge_order="operand",
-        dropout_p=call.dropout,
-    )  # fmt: skip
-    return out
-
-
-@fixed
-def _sum_of_three(q_i: Any, k_j: Any, e_ij: Any) -> Any:
-    return q_i + k_j + e_ij
+    return _attended(call, operand, scores, x)[0]
 
 
 def _heat(call: Call, x: torch.Tensor, edge_type_emb: torch.Tensor, edge_attr: torch.Tensor) -> torch.Tensor:
-    """Attend by a score of each edge; what edges add to values is mapped once it is summed."""
+    """Attend to nodes and to features of edges; what maps the latter is applied to their sums."""
     layer, width = call.layer, x.shape[1]
     edges = call.to_attend(layer.heads * width, has_features=True)
     features = F.leaky_relu(layer.edge_attr_emb(edge_attr), layer.negative_slope)
     of_edges = torch.cat([edge_type_emb, features], dim=-1)
     to_target, to_source, to_edge = layer.att.weight.split([width, width, of_edges.shape[1]], dim=1)
     from_source, from_edge = layer.lin.weight.split([width, features.shape[1]], dim=1)
-    x_all = with_copies(x, edges.copies)
-    scores = aggregate_edges(
-        edges.operand, _sum_of_three, reduce="none", q_i=F.linear(x, to_target),
-        k_j=F.linear(x_all, to_source), e_ij=F.linear(of_edges, to_edge),
-    )  # fmt: skip
+    operand, x_all = edges.operand, with_copies(x, edges.copies)
+    scores = _sums_of_pairs(operand, F.linear(x, to_target), F.linear(x_all, to_source))
+    scores = scores + operand.from_coo_order(F.linear(of_edges, to_edge))
     values = F.linear(x_all, from_source, layer.lin.bias)[:, None].expand(-1, layer.heads, -1)
-    q, k = (x.new_zeros((len(nodes), layer.heads, 1)) for nodes in (x, x_all))
-    out: torch.Tensor = graph_attention(
-        edges.operand, q, k, values, bias=F.leaky_relu(scores, layer.negative_slope),
-        edge_features=features, edge_weight=from_edge.repeat(layer.heads, 1), edge_target="values",
-        dropout_p=call.dropout,
-    )  # fmt: skip
-    return out
+    out, weights = _attended(call, operand, scores, values)
+    weighted = weights[:, :, None] * operand.from_coo_order(features)[:, None]
+    summed = row_sums(operand, weighted.float()).to(x.dtype)
+    return out + F.linear(summed, from_edge).to(out.dtype)
 
 
 def _first_edges(edges: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -148,9 +149,12 @@ def _hgt(
     return out.flatten(1)
 
 
-def _by_weights(call: Call, x: torch.Tensor, weights: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Return the sums over k of weights [edges, k] times features of sources [sources, k, features]."""
-    operand, values = call.weighted(x[0].numel())
+def _by_weights(call: Call, x: torch.Tensor, weights: Callable[[], torch.Tensor], width: int) -> torch.Tensor:
+    """Return the sums over k of weights [edges, k] times features of sources [sources, k, features].
+
+    PyG has `width` numbers for each edge.
+    """
+    operand, values = call.weighted(width)
     return spmm(operand, x, values(weights())).sum(1)
 
 
@@ -163,7 +167,9 @@ def _gmm(call: Call, x: Any, edge_attr: torch.Tensor) -> torch.Tensor:
         squares = (edge_attr[:, None] - layer.mu).square() / (layer.sigma.square() + 1e-15)
         return (squares.sum(-1) * -0.5).exp()
 
-    return _by_weights(call, x[0].unflatten(1, (layer.kernel_size, layer.out_channels)), weights)
+    return _by_weights(
+        call, x[0].unflatten(1, (layer.kernel_size, layer.out_channels)), weights, layer.g.shape[1]
+    )
 
 
 def _nn(call: Call, x: Any, edge_attr: torch.Tensor) -> torch.Tensor:
@@ -190,7 +196,7 @@ def _nn(call: Call, x: Any, edge_attr: torch.Tensor) -> torch.Tensor:
             found = module(found)
         return found if last.bias is None else torch.cat([found, found.new_ones(edges, 1)], dim=1)
 
-    return _by_weights(call, mapped.unflatten(1, (count, width)), weights)
+    return _by_weights(call, mapped.unflatten(1, (count, width)), weights, size * width)
 
 
 def _dna(call: Call, x: torch.Tensor, edge_weight: torch.Tensor) -> torch.Tensor:
@@ -246,13 +252,20 @@ class Computed(NamedTuple):
 _LINEAR = torch.nn.Linear, Linear
 COMPUTED: dict[type, Computed] = {
     conv.HANConv: Computed(_han),
-    conv.SuperGATConv: Computed(_supergat, methods=("message", "get_attention")),
-    conv.HEATConv: Computed(_heat, modules=(("edge_attr_emb", _LINEAR), ("att", _LINEAR), ("lin", _LINEAR))),
-    conv.HGTConv: Computed(_hgt, methods=("message", "forward", "_construct_src_node_feat")),
-    conv.GMMConv: Computed(_gmm, "spmm", reductions=("sum", "mean")),
-    conv.NNConv: Computed(_nn, "spmm", modules=(("nn", _LINEAR),), reductions=("sum", "mean")),
-    conv.DNAConv: Computed(_dna, "spmm", modules=(("multi_head", (MultiHead,)),)),
-    conv.EGConv: Computed(_eg, "spmm"),
+    conv.SuperGATConv: Computed(_supergat, "spmm", ("message", "get_attention"), overhead=600.0),
+    conv.HEATConv: Computed(
+        _heat,
+        "spmm",
+        modules=tuple((name, _LINEAR) for name in ("edge_attr_emb", "att", "lin")),
+        overhead=1000.0,
+    ),
+    conv.HGTConv: Computed(_hgt, methods=("message", "forward", "_construct_src_node_feat"), overhead=600.0),
+    conv.GMMConv: Computed(_gmm, "spmm", reductions=("sum", "mean"), overhead=300.0),
+    conv.NNConv: Computed(
+        _nn, "spmm", modules=(("nn", _LINEAR),), reductions=("sum", "mean"), overhead=300.0
+    ),
+    conv.DNAConv: Computed(_dna, "spmm", modules=(("multi_head", (MultiHead,)),), overhead=100.0),
+    conv.EGConv: Computed(_eg, "spmm", overhead=100.0),
 }
 
 

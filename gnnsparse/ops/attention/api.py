@@ -285,7 +285,7 @@ class _Given:
             self.width = q.shape[2]
             k = self._dense("k", k, (cols, self.heads, self.width))
         for name, x in (("q", q), ("k", k), ("v", v)):
-            check_fits(name, x, self.operand)
+            check_fits(name, x.movedim(1, 0) if x.dim() == 3 else x, self.operand)
         return materialised(q), materialised(k), materialised(v)
 
     def attention_vectors(self, att: Any) -> torch.Tensor | None:
