@@ -34,6 +34,21 @@ def _source_and_edge(q_j: Any, e_ij: Any, weight: Any) -> Any:
     return q_j + F.linear(e_ij, weight)
 
 
+@fixed
+def _pair(p_i: Any, q_j: Any) -> Any:
+    return p_i + q_j
+
+
+@fixed
+def _pair_and_edge(p_i: Any, q_j: Any, e_ij: Any, weight: Any) -> Any:
+    return p_i + q_j + F.linear(e_ij, weight)
+
+
+@fixed
+def _row(m_ij: Any) -> Any:
+    return m_ij
+
+
 class _DegreeScaler(torch.nn.Module):
     """The mean degree, and the mean of log(degree + 1), by which scalers divide."""
 
@@ -56,18 +71,19 @@ class _DegreeScaler(torch.nn.Module):
         for tensor, value in zip((self.avg_deg_lin, self.avg_deg_log), self._first, strict=True):
             torch.nn.init.constant_(tensor, value)
 
-    def forward(self, degree: torch.Tensor, scaler: str) -> torch.Tensor:
-        """Return factors of rows whose nodes have these degrees, 1 or more."""
-        match scaler:
-            case "amplification":
-                return degree.log1p() / self.avg_deg_log
-            case "attenuation":
-                return self.avg_deg_log / degree.log1p()
-            case "linear":
-                return degree / self.avg_deg_lin
-            case "inverse_linear":
-                return self.avg_deg_lin / degree
-        return torch.ones_like(degree)
+
+def _scale(means: Any, degree: torch.Tensor, scaler: str) -> torch.Tensor:
+    """Return factors of rows whose nodes have these degrees, 1 or more, by the means of a _DegreeScaler."""
+    match scaler:
+        case "amplification":
+            return degree.log1p() / means.avg_deg_log
+        case "attenuation":
+            return means.avg_deg_log / degree.log1p()
+        case "linear":
+            return degree / means.avg_deg_lin
+        case "inverse_linear":
+            return means.avg_deg_lin / degree
+    return torch.ones_like(degree)
 
 
 class PNAConv(EdgeLayer):
@@ -78,7 +94,7 @@ class PNAConv(EdgeLayer):
     towers below `pre_nns.` and `post_nns.`, `edge_encoder`, `lin`, and `aggr_module.avg_deg_lin` and
     `aggr_module.avg_deg_log` [1]) are those of PyG's PNAConv, and outputs agree with it. V is split into
     products with nodes and with edges, all reductions share one pass over the neighbours, and no message is
-    stored, nor what is made of up to 16 edge features.
+    stored, nor what is made of up to 16 edge features, nor what scalers make.
 
     Args:
         in_channels: features of a node in x.
@@ -89,10 +105,11 @@ class PNAConv(EdgeLayer):
         deg: how many nodes of the training graphs have 0, 1, 2, ... neighbours, see `get_degree_histogram`.
         edge_dim: features of an edge; None: there are none.
         towers: how many networks there are side by side, which a last linear layer mixes.
-        pre_layers: linear layers of V: 1. With more the messages would have to be stored.
+        pre_layers: linear layers of V, with activations between them. With more than one the messages are
+            stored.
         post_layers: linear layers of U, with activations between them.
         divide_input: whether each tower has a part of the features of x.
-        act: the activation in U, a module, or the name of one of torch's in small letters.
+        act: the activation in V and U, a module, or the name of one of torch's in small letters.
         act_kwargs: the arguments of a named one.
         train_norm: whether the means by which scalers divide are learned.
         precision: the argument of GCNConv.
@@ -137,8 +154,8 @@ class PNAConv(EdgeLayer):
         self._scalers = _names("scalers", scalers, _SCALERS)
         if not isinstance(deg, torch.Tensor) or deg.dim() != 1 or not deg.numel() or deg.sum() <= 0:
             bad_value("deg", "is no histogram of degrees; accepted: a tensor [largest degree + 1] of counts")
-        if check_integer("pre_layers", pre_layers) != 1:
-            bad_value("pre_layers", f"got {pre_layers}; accepted: 1, whose messages need not be stored")
+        check_integer("pre_layers", pre_layers)
+        check_integer("post_layers", post_layers)
         self.edge_dim, self.edge_encoder = edge_dim, None
         self.aggr_module = _DegreeScaler(deg, check_flag("train_norm", train_norm))
         self.F_in = width = in_channels // towers if divide_input else in_channels
@@ -151,11 +168,13 @@ class PNAConv(EdgeLayer):
         reduced = (len(self._reduce) * len(self._scalers) + 1) * width
         for _ in range(towers):
             terms = 2 if edge_dim is None else 3
-            self.pre_nns.append(torch.nn.Sequential(torch.nn.Linear(terms * width, width)))
-            layers: list[torch.nn.Module] = [torch.nn.Linear(reduced, out)]
-            for _ in range(check_integer("post_layers", post_layers) - 1):
-                layers += [_activation(act, act_kwargs), torch.nn.Linear(out, out)]
-            self.post_nns.append(torch.nn.Sequential(*layers))
+            for networks, inputs, size, count in (
+                (self.pre_nns, terms * width, width, pre_layers), (self.post_nns, reduced, out, post_layers),
+            ):  # fmt: skip
+                layers: list[torch.nn.Module] = [torch.nn.Linear(inputs, size)]
+                for _ in range(count - 1):
+                    layers += [_activation(act, act_kwargs), torch.nn.Linear(size, size)]
+                networks.append(torch.nn.Sequential(*layers))
         self.lin = torch.nn.Linear(out_channels, out_channels)
         self.reset_parameters()
 
@@ -184,55 +203,81 @@ class PNAConv(EdgeLayer):
         x = check_features("x", x, self.in_channels, self.lin.weight)
         operand = self._operand(adj, graph_size((x, x), None, adj))
         edges = optional_rows(operand, edge_attr, self.edge_dim, self.lin.weight)
-        reduced = self._reduced(operand, x, edges)
         degree = edge_counts(operand, x).clamp(min=1)
-        scales = torch.stack([self.aggr_module(degree, scaler) for scaler in self._scalers], dim=1)
+        scales = [_scale(self.aggr_module, degree, scaler) for scaler in self._scalers]
         parts = x.chunk(self.towers, dim=1) if self.divide_input else [x] * self.towers
+        # Of each reduction the features of each tower.
+        reduced = [r.unflatten(1, (self.towers, -1)).unbind(1) for r in self._reduced(operand, x, edges)]
         outs = []
-        for i, (own, network) in enumerate(zip(parts, self.post_nns, strict=True)):
-            layers: list[Any] = list(network.children())
-            out = self._scaled(own, reduced[:, i].flatten(1), scales, layers[0])
-            for layer in layers[1:]:
+        for own, network, *found in zip(parts, self.post_nns, *reduced, strict=True):
+            first, *others = network.children()
+            out = self._scaled(own, found, scales, first)
+            for layer in others:
                 out = layer(out)
             outs.append(out)
-        y: torch.Tensor = self.lin(torch.cat(outs, dim=1))
+        y: torch.Tensor = self.lin(outs[0] if len(outs) == 1 else torch.cat(outs, dim=1))
         return y
 
-    def _reduced(self, operand: SparseOperand, x: torch.Tensor, edges: torch.Tensor | None) -> torch.Tensor:
-        """Return the reductions of messages, [nodes, towers, reductions, features]."""
-        firsts: list[Any] = [network[0] for network in self.pre_nns]  # type: ignore[index]
-        w_i, w_j, *w_e = torch.stack([linear.weight for linear in firsts]).split(self.F_in, dim=2)
-        bias = torch.cat([linear.bias for linear in firsts])
-        encoder, more = self.edge_encoder, {}
-        if edges is not None and encoder is not None:
-            bias = bias + (w_e[0] @ encoder.bias).flatten()
-            more = {"e_ij": edges, "weight": (w_e[0] @ encoder.weight).flatten(0, 1)}
-        terms: dict[str, Any] = {"q_j": self._of_towers(x, w_j), **more}
-        message = _source_and_edge if more else _source
-        found = aggregate_edges(operand, message, reduce=self._reduce, **terms)
-        found = torch.stack([y.unflatten(1, (self.towers, self.F_in)) for y in found], dim=2)
+    def _reduced(
+        self, operand: SparseOperand, x: torch.Tensor, edges: torch.Tensor | None
+    ) -> list[torch.Tensor]:
+        """Return the reductions of messages, each [nodes, towers * features]."""
+        names = self._reduce
+        networks: list[list[Any]] = [list(network.children()) for network in self.pre_nns]
+        w_i, w_j, *w_e = torch.stack([first.weight for first, *_ in networks]).split(self.F_in, dim=2)
+        bias = torch.cat([first.bias for first, *_ in networks])
+        terms: dict[str, Any] = {"q_j": self._of_towers(x, w_j)}
+        if edges is not None and self.edge_encoder is not None:
+            bias = bias + (w_e[0] @ self.edge_encoder.bias).flatten()
+            terms |= {"e_ij": edges, "weight": (w_e[0] @ self.edge_encoder.weight).flatten(0, 1)}
+        own = self._of_towers(x, w_i, bias)
+        if len(networks[0]) > 1:
+            message = _pair if edges is None else _pair_and_edge
+            hidden = aggregate_edges(operand, message, reduce="none", p_i=own, **terms)
+            rows = list(hidden.unflatten(1, (self.towers, -1)).unbind(1))
+            for i, (_, *others) in enumerate(networks):
+                for layer in others:
+                    rows[i] = layer(rows[i])
+            of_rows: list[torch.Tensor] = aggregate_edges(
+                operand, _row, reduce=names, m_ij=torch.cat(rows, dim=1)
+            )
+            return of_rows
+        message = _source if edges is None else _source_and_edge
+        found = aggregate_edges(operand, message, reduce=names, **terms)
         # The target's term is added behind the reductions: it is the same for all edges, and a variance of
         # what is near 0 is more accurate.
-        own = (self._of_towers(x, w_i) + bias).unflatten(1, (self.towers, 1, self.F_in))
-        counts = edge_counts(operand, x)
-        factors = {"sum": counts, "var": torch.zeros_like(counts), "std": torch.zeros_like(counts)}
-        factor = torch.cat([factors.get(name, counts.clamp(max=1)) for name in self._reduce], dim=1)
-        result: torch.Tensor = torch.addcmul(found, own, factor.to(own.dtype)[:, None, :, None])
-        return result
+        counts = edge_counts(operand, x).to(own.dtype)
+        has_some = counts.clamp(max=1)
+        for i, name in enumerate(names):
+            if name not in ("var", "std"):
+                found[i] = torch.addcmul(found[i], own, counts if name == "sum" else has_some)
+        reduced: list[torch.Tensor] = found
+        return reduced
 
-    def _of_towers(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _of_towers(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return products with the matrices of towers [towers, features, features], side by side."""
         if not self.divide_input:
-            return F.linear(x, weight.flatten(0, 1))
-        return torch.einsum("ntf,tgf->ntg", x.unflatten(1, (self.towers, self.F_in)), weight).flatten(1)
+            return F.linear(x, weight.flatten(0, 1), bias)
+        out = torch.einsum("ntf,tgf->ntg", x.unflatten(1, (self.towers, self.F_in)), weight).flatten(1)
+        return out if bias is None else out + bias.to(out.dtype)
 
     def _scaled(
-        self, x: torch.Tensor, reduced: torch.Tensor, scales: torch.Tensor, linear: torch.nn.Linear
+        self, x: torch.Tensor, reduced: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], linear: Any
     ) -> torch.Tensor:
-        """Return a linear map of x beside the reductions times each scale, which need not be stored."""
-        own, *others = linear.weight.split([self.F_in, *[reduced.shape[1]] * len(self._scalers)], dim=1)
-        products = F.linear(reduced, torch.cat(others)).unflatten(1, (len(others), self.F_out))
-        return F.linear(x, own, linear.bias) + (products * scales.to(products.dtype)).sum(1)
+        """Return a linear map of x beside the reductions times each scale, none of which is stored."""
+        own, others = linear.weight.split([self.F_in, linear.weight.shape[1] - self.F_in], dim=1)
+        # For each reduction the maps of all scales, one below the other.
+        maps = others.unflatten(1, (len(scales), len(reduced), self.F_in)).permute(2, 1, 0, 3).flatten(1, 2)
+        first, *more = zip(reduced, maps.unbind(0), strict=True)
+        product = F.linear(*first)
+        for found, weight in more:
+            product.addmm_(found.to(product.dtype), weight.t().to(product.dtype))
+        out = F.linear(x, own, linear.bias)
+        for scale, of in zip(scales, product.unflatten(1, (len(scales), -1)).unbind(1), strict=True):
+            out.addcmul_(of, scale.to(out.dtype))
+        return out
 
     def __repr__(self) -> str:
         sizes = f"{self.in_channels}, {self.out_channels}, towers={self.towers}, edge_dim={self.edge_dim}"

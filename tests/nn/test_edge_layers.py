@@ -137,8 +137,9 @@ FEW: dict[str, Any] = {"aggregators": ["max", "mean"], "scalers": ["attenuation"
         ALL,
         {**FEW, "towers": 3, "post_layers": 3, "act": "leaky_relu", "act_kwargs": {"negative_slope": 0.3}},
         {**ALL, "towers": 2, "divide_input": True, "train_norm": True},
+        {**FEW, "towers": 2, "pre_layers": 3, "act": "tanh"},
     ],
-    ids=["all", "towers", "divided"],
+    ids=["all", "towers", "divided", "deep"],
 )
 def test_pna(edge_dim: int | None, options: dict[str, Any]) -> None:
     deg = torch.tensor([3, 5, 8, 2, 0, 1])
@@ -461,8 +462,8 @@ def test_refused() -> None:
     with pytest.raises(ValueError, match=r"^edge_weight: got a tensor; accepted: None with normalize=True"):
         FAConv(6)(x, x, index, torch.ones(60))
     few: dict[str, Any] = {**FEW, "deg": torch.tensor([1, 2])}
-    with pytest.raises(ValueError, match=r"^pre_layers: got 2; accepted: 1"):
-        PNAConv(6, 4, **few, pre_layers=2)
+    with pytest.raises(ValueError, match=r"^pre_layers: got 0; accepted: a positive"):
+        PNAConv(6, 4, **few, pre_layers=0)
     with pytest.raises(ValueError, match=r"^deg: is no histogram of degrees"):
         PNAConv(6, 4, **{**few, "deg": torch.zeros(3)})
     with pytest.raises(ValueError, match=r"^aggregators: got 'median'; accepted: add, sum"):

@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from gnnsparse import SparseGraph
+from gnnsparse.ops.edges.api import _spread
 from gnnsparse.testing import assert_all_accurate, with_gradients
 from tests.helpers import PRECISIONS
 from tests.ops.edge_messages import MESSAGES, REDUCTIONS, Arguments, arguments_of, gated, gine, plain
@@ -112,6 +113,19 @@ def test_several_at_once(device: str) -> None:
     torch.testing.assert_close(both[0], e + x[target] + x[source])
     want = torch.zeros_like(x).index_add(0, target, torch.sigmoid(e) * x[source])
     torch.testing.assert_close(both[1], want)
+
+
+@pytest.mark.parametrize("is_root", [False, True])
+def test_gradients_of_a_variance_and_its_root(is_root: bool) -> None:
+    """Of first and second order; in the first row is none of either, in which a root has no slope."""
+    generator = torch.Generator().manual_seed(6)
+    mean = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    squares = 3 * (mean.square() + torch.rand(5, 3, generator=generator, dtype=torch.float64) + 0.1)
+    squares[0] = 3 * mean[0].square() - 1
+    counts = torch.full((5, 1), 1 / 3, dtype=torch.float64)
+    leaves = [t.requires_grad_() for t in (mean, squares)]
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(lambda *given: _spread(*given, counts, is_root), leaves)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (9,)])

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, conv
-from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
+from torch_geometric.nn.aggr import DegreeScalerAggregation, MeanAggregation, SumAggregation
 from torch_geometric.nn.dense import Linear
 
 from gnnsparse.interop.models import FallbackError, precision_of
@@ -30,12 +30,13 @@ from gnnsparse.interop.pyg.aggregate import (
     unsuitable,
     watched,
 )
+from gnnsparse.interop.pyg.edge_aggregate import reductions_of
 from gnnsparse.interop.pyg.graphs import check_eager, memo, raw
-from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, RGATConv, RGCNConv, TransformerConv
+from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, PNAConv, RGATConv, RGCNConv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe, with_types
 from gnnsparse.nn.edges import EdgeRecipe, joined
 from gnnsparse.nn.edges import attend as attended
-from gnnsparse.nn.inputs import is_plain_linear
+from gnnsparse.nn.inputs import is_plain_linear, is_watched
 from gnnsparse.nn.rgcn_conv import RelationRecipe, mapped
 from gnnsparse.ops import spmm
 from gnnsparse.ops.dispatch import recording, register
@@ -122,6 +123,27 @@ class _FastRelational(_Relational):
         return RGCNConv._with_root(self, out.to(wide), x)
 
 
+class _Principal(_StandIn, PNAConv):  # type: ignore[misc]
+    @property
+    def edge_encoder(self) -> Any:  # type: ignore[override]
+        return self._modules.get("edge_encoder")
+
+    @property
+    def _scalers(self) -> Any:  # type: ignore[override]
+        return self.aggr_module.scaler
+
+    @property
+    def _reduce(self) -> Any:  # type: ignore[override]
+        found = reductions_of(self.aggr_module)
+        if found is None or found.scaler is None or "softmax" in found.names:
+            raise FallbackError(f"its aggregation is {self.aggr_module}")
+        for network in (*self.pre_nns, *self.post_nns):
+            first, *others = network.children()
+            if not is_plain_linear(first, Linear) or any(map(is_watched, (network, *others))):
+                raise FallbackError("its networks do not begin with plain linear layers, or have hooks")
+        return list(found.names)
+
+
 #: The methods that say what a layer computes.
 _METHODS = ("forward", "message", "edge_update", "edge_updater")
 
@@ -154,7 +176,7 @@ def unsuitable_whole(layer: Any, kind: type) -> str | None:
         has_sizes = type(linear._parameters.get("weight")) is not UninitializedParameter
         if has_sizes and not is_plain_linear(linear, Linear):
             return f"its `{name}` is no plain linear layer, or has hooks"
-    why = unsuitable(layer, FUSED[kind].steps)
+    why = unsuitable(layer, FUSED[kind].steps, FUSED[kind].by_edges)
     if why is None and not isinstance(layer.aggr_module, FUSED[kind].aggregations):
         why = f"its aggregation is {layer.aggr_module}"
     return why
@@ -319,7 +341,7 @@ class Fused(NamedTuple):
     `project` makes q, k, v, att and the score of features of sources and of targets in compiled code, or None
     if PyG computes the call; a layer of relations has no `project`. A call gathers and stores `gathers` times
     what a product does, about, and takes `overhead` microseconds more than PyG's on a tiny graph, with its
-    gradient.
+    gradient. `by_edges`: a call that is not fused may be a function over edges.
     """
 
     stand_in: Any
@@ -329,6 +351,7 @@ class Fused(NamedTuple):
     overhead: float = 200.0
     aggregations: tuple[type, ...] = (SumAggregation,)
     steps: tuple[Any, ...] = steps_of(MessagePassing)
+    by_edges: bool = False
 
 
 _SUMS = SumAggregation, MeanAggregation
@@ -339,6 +362,10 @@ FUSED: dict[type, Fused] = {
     conv.TransformerConv: Fused(_Transformer, _transformer),
     conv.AGNNConv: Fused(type("_Agnn", (_StandIn, AGNNConv), {}), _agnn),
     conv.RGATConv: Fused(_Rgat, lambda *_: None, "spmm", overhead=600.0, steps=steps_of(conv.RGATConv)),
+    # Its networks of edges are compiled by `propagate`.
+    conv.PNAConv: Fused(
+        _Principal, lambda *_: None, "aggregate_edges", 3, 0.0, (DegreeScalerAggregation,), by_edges=True
+    ),
     conv.FastRGCNConv: Fused(_FastRelational, None, "spmm", 1, 0.0, _SUMS, steps_of(conv.FastRGCNConv)),
     conv.RGCNConv: Fused(_Relational, None, "spmm", 1, -300.0, _SUMS),
 }

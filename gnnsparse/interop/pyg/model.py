@@ -285,7 +285,9 @@ def refusal(layer: Any) -> str | None:
         return "its class is pickled in a way of its own"
     if (own_kind := is_own(kind)) is not None:
         why = unsuitable_whole(layer, own_kind)
-        return why if why is None or is_whole(own_kind) else unsuitable(layer)
+        if why is None or is_whole(own_kind):
+            return why
+        return unsuitable(layer, by_edges=FUSED[own_kind].by_edges)
     if (computed := computed_as(kind)) is not None:
         return unsuitable_as(layer, computed)
     if (why := unsuitable(layer, by_edges=True)) is not None:

@@ -252,13 +252,20 @@ def run_plan_by(
     results: Sequence[torch.Tensor] = ()
     if text is not None:
         results = _run_for_gradients(run, text, [*tensors, *maps], storage if is_plain else torch.float32)
+    means: dict[int, torch.Tensor] = {}  # which variances share
     made = []
-    for name, places in parts:
+    for name, (place, *others) in parts:
         if name == "softmax":
             more = [arguments["temperature"].float().reshape(-1)] if has_temperature else []
-            out = _softmax(run, softmaxes[places[0]], [*tensors, *more], maps, storage)
+            out = _softmax(run, softmaxes[place], [*tensors, *more], maps, storage)
         else:
-            out = _made_of(counts, name, [results[place] for place in places])
+            out = results[place]
+        if name in ("mean", "var", "std"):
+            inverse = counts(out)
+            out = means[place] if place in means else out * inverse
+            means[place] = out
+            if name != "mean":
+                out = _spread(out, results[others[0]], inverse, name == "std")
         made.append(out if out.dtype is dtype else out.to(dtype))
     return made[0] if is_one else made
 
@@ -271,21 +278,38 @@ def _run_for_gradients(
     return run(text, tensors, dtype)
 
 
-def _made_of(
-    counts: Callable[[torch.Tensor], torch.Tensor], name: str, results: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """Return a reduction by name of what the kernel gave for it."""
-    if name not in ("mean", "var", "std"):
-        return results[0]
-    means = [result * counts(result) for result in results]
-    if name == "mean":
-        return means[0]
-    variance = means[1] - means[0] * means[0]
-    if name == "var":
+def _spread(mean: torch.Tensor, squares: torch.Tensor, inverse: torch.Tensor, is_root: bool) -> torch.Tensor:
+    """Return a variance, or its root, of a mean, a sum of squares, and the factors that make sums means."""
+    if is_eager():
+        return _Spread.apply(mean, squares, inverse, is_root)
+    variance = squares * inverse - mean * mean
+    if not is_root:
         return variance
     # As PyG's: a variance below the least one is taken for 0.
     deviation = variance.clamp(min=_LEAST_VARIANCE).sqrt()
     return deviation.masked_fill(deviation <= math.sqrt(_LEAST_VARIANCE), 0.0)
+
+
+class _Spread(torch.autograd.Function):
+    """What `_spread` computes; for its backward pass it stores nothing but the mean and the result."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, mean: torch.Tensor, squares: torch.Tensor, inverse: torch.Tensor, is_root: bool
+    ) -> torch.Tensor:
+        out = (squares * inverse).addcmul_(mean, mean, value=-1)
+        if is_root:
+            out.clamp_(min=_LEAST_VARIANCE).sqrt_()
+            out.masked_fill_(out <= math.sqrt(_LEAST_VARIANCE), 0.0)
+        ctx.save_for_backward(mean, inverse, *([out] if is_root else []))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        mean, inverse, *root = ctx.saved_tensors
+        for out in root:
+            grad = grad / torch.where(out > 0, 2 * out, math.inf)  # 0 without a deviation
+        return (grad * mean).mul(-2), grad * inverse, None, None
 
 
 def _softmax(
