@@ -457,6 +457,8 @@ def run(cfg: DictConfig, folder: Path) -> float:
             from predict import predict
 
             return predict(cfg, own)
+        if cfg.trainer.devices > 1:
+            leader = Leader(cfg.trainer.devices)
         settings = read_settings(cfg)
         from gnnsparse.data import DatasetUnavailableError
         from gnnsparse.train.tasks import TASKS
@@ -464,8 +466,8 @@ def run(cfg: DictConfig, folder: Path) -> float:
         # Importing a task imports Lightning, which takes seconds, so it comes after the checks.
         task = import_task(TASKS, TASKS.check(task_name(cfg)))
         if (ranks := ranks_of(cfg, task)) > 1:
-            leader = Leader(ranks, settings.device.type)
-            leader.begin(OmegaConf.to_yaml(cfg, resolve=True), resume)
+            leader = leader or Leader(ranks)
+            leader.begin(OmegaConf.to_yaml(cfg, resolve=True), resume, settings.device.type)
             settings = dataclasses.replace(settings, peers=leader.peers)
         try:
             module, data = set_up(cfg, task, settings, resume)

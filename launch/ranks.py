@@ -159,9 +159,11 @@ def _ended(status: int) -> str:
 class Leader:
     """Rank 0 of a run on several devices.
 
+    The other ranks start with it, unless torchrun has started them, so that they import what training needs
+    while rank 0 does, and before it has checked the options.
+
     Args:
         ranks: number of ranks.
-        device_type: "cpu" or "cuda".
 
     Attributes:
         peers: the ranks.
@@ -169,18 +171,21 @@ class Leader:
 
     peers: Peers
 
-    def __init__(self, ranks: int, device_type: str) -> None:
-        self._ranks, self._device_type = ranks, device_type
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
         self._others: dict[int, subprocess.Popen[bytes]] = {}
         self._errors: dict[int, IO[bytes]] = {}
         self._watch = _Watch(self._others, self._errors)
+        if not _under_torchrun():
+            self._start()
 
-    def begin(self, options: str, resume: Path | None) -> None:
-        """Start the other ranks, unless torchrun has, and give them the options of the run.
+    def begin(self, options: str, resume: Path | None, device_type: str) -> None:
+        """Give the other ranks the options of the run.
 
         Args:
             options: all options as YAML.
             resume: the checkpoint to go on from.
+            device_type: "cpu" or "cuda".
 
         Raises:
             ValueError: there are fewer GPUs.
@@ -188,16 +193,14 @@ class Leader:
         import torch
         import torch.distributed as dist
 
-        if self._device_type == "cuda" and self._ranks > torch.cuda.device_count():
+        if device_type == "cuda" and self._ranks > torch.cuda.device_count():
             has = torch.cuda.device_count()
             raise ValueError(
                 f"trainer.devices: got {self._ranks}, torch finds {has} GPUs; accepted: up to {has}"
             )
-        if not _under_torchrun():
-            self._start()
-        self.peers = _join(self._device_type)
+        self.peers = _join(device_type)
         self._watch.start()
-        job = [options, None if resume is None else str(resume), self._device_type]
+        job = [options, None if resume is None else str(resume), device_type]
         dist.broadcast_object_list(job, src=0, group=self.peers.control)
 
     def _start(self) -> None:
@@ -315,6 +318,7 @@ def follow() -> int:
 
     place, store = f"rank {os.environ['RANK']}", None
     try:
+        _import_all()
         dist.init_process_group("gloo", timeout=_TIMEOUT)
         store = dist.distributed_c10d._get_default_store()
         job: list[Any] = [None, None, None]
@@ -337,6 +341,16 @@ def follow() -> int:
             if dist.is_initialized():
                 dist.destroy_process_group()
     return 0
+
+
+def _import_all() -> None:
+    """Import what training needs, which takes seconds, while rank 0 does."""
+    from startup import importing, light_torchmetrics
+
+    with importing():
+        light_torchmetrics()
+        import gnnsparse.train.fitting
+        import models  # noqa: F401  (registers them)
 
 
 def leave(status: int) -> NoReturn:

@@ -27,9 +27,9 @@ if ranks.is_follower():
     ranks._train = train
     ranks.leave(ranks.follow())
 import torch.distributed as dist
-leader = ranks.Leader(2, "cpu")
+leader = ranks.Leader(2)
 try:
-    leader.begin("model: gcn", Path("last.ckpt"))
+    leader.begin("model: gcn", Path("last.ckpt"), "cpu")
 {leader}
 except Exception as error:
     leader.refuse(error)
