@@ -176,7 +176,7 @@ def distribute(
         choice = None
         if way != "features":
             store = None if cache is False else GraphCache(None if cache is True else cache)
-            shard, hit = load_shard(made, recipe, rank, store, content)
+            shard, hit = load_shard(made, recipe, rank, store, content, device)
             if _differ(fingerprint([], to_plain(replace(shard.facts, rank=0))), device, group):
                 # One shard was stored when parts="auto" chose another division than it chooses now, perhaps
                 # before pymetis was installed, and those of other ranks have been deleted since.

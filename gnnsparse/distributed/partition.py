@@ -19,6 +19,8 @@ from gnnsparse.sparse.prepared import inverse
 
 #: The most nonzeros for which "auto" tries METIS, which takes a second for about two million.
 _METIS_NNZ = 20_000_000
+#: "auto" tries METIS where communities have at most this fraction of the halo of the graph's own order.
+_LESS = 0.9
 #: METIS may be built with indices of 32 bits.
 _METIS_LIMIT = 2**31 - 1
 
@@ -56,10 +58,6 @@ class Partition:
         """Return the nodes of a rank by their numbers in the graph, int64 [n]."""
         return self.order[self.starts[rank] : self.starts[rank + 1]]
 
-    def new_numbers(self) -> torch.Tensor:
-        """Return for each node of the graph its new number, int64 [nodes]."""
-        return inverse(self.order)
-
     @classmethod
     def even(cls, nodes: int, parts: int) -> Partition:
         """Divide nodes in their own order into ranges of equal sizes, up to one node."""
@@ -73,7 +71,7 @@ def balanced_ranges(work: torch.Tensor, parts: int) -> tuple[int, ...]:
     all_work = int(total[-1]) if total.numel() else 0
     # A cut comes behind the row with which the work up to it reaches its share, rounded to the nearer side.
     shares = [all_work * part / parts for part in range(1, parts)]
-    goals = torch.tensor(shares, dtype=torch.float64, device="cpu")
+    goals = torch.tensor(shares, dtype=torch.float64, device=work.device)
     cuts = torch.searchsorted((total.double() - work.double() / 2), goals, right=False)
     return (0, *cuts.tolist(), work.numel())
 
@@ -81,12 +79,12 @@ def balanced_ranges(work: torch.Tensor, parts: int) -> tuple[int, ...]:
 def ranges_along(csr: Csr, order: torch.Tensor, parts: int, method: str) -> Partition:
     """Divide nodes into ranges of about equal work along an order, int64 [nodes]."""
     # Of a row its nonzeros, and one for what is done for each node.
-    return Partition(order, balanced_ranges(csr.degrees[order] + 1, parts), method)
+    return Partition(order, balanced_ranges(csr.degrees[order.to(csr.device)] + 1, parts), method)
 
 
 def community_order(csr: Csr) -> torch.Tensor:
-    """Return the nodes of a square graph community by community, int64 [nodes]."""
-    order = METHODS["community"].find(csr).order
+    """Return the nodes of a square graph community by community, int64 [nodes] on the CPU."""
+    order = METHODS["community"].find(csr.to(torch.device("cpu"))).order
     return torch.arange(csr.rows, dtype=torch.int64, device="cpu") if order is None else order.long()
 
 
@@ -103,6 +101,7 @@ def _metis(csr: Csr, parts: int) -> Partition:
         raise ImportError("parts='metis' needs the package pymetis: pip install gnnsparse[metis]") from error
     if csr.nnz > _METIS_LIMIT:
         bad_value("parts", f"'metis' takes at most {_METIS_LIMIT} nonzeros, got {csr.nnz}")
+    csr = csr.to(torch.device("cpu"))
     both = undirected(csr)
     if parts == 1 or both.nnz == 0:
         return _contiguous(csr, parts)
@@ -115,16 +114,23 @@ def _metis(csr: Csr, parts: int) -> Partition:
 
 def cut_sizes(csr: Csr, partition: Partition) -> list[tuple[int, int, int]]:
     """Count for each rank its nonzeros, those in columns of other ranks, and the number of these columns."""
-    new, found = partition.new_numbers(), []
+    order, found = partition.order.to(csr.device), []
+    new = inverse(order)
     for start, end in itertools.pairwise(partition.starts):
-        rows, _ = csr.select_rows(partition.order[start:end])
+        rows, _ = csr.select_rows(order[start:end])
         columns = new[rows.indices.long()]
-        others = columns[(columns < start) | (columns >= end)]
-        # Marks take less time than the sorting of `unique`.
-        touched = torch.zeros(partition.nodes, dtype=torch.bool, device="cpu")
-        touched[others] = True
-        found.append((rows.nnz, others.numel(), int(touched.sum())))
+        outside = int(((columns < start) | (columns >= end)).sum())
+        found.append((rows.nnz, outside, halo_of(columns, start, end, partition.nodes).numel()))
     return found
+
+
+def halo_of(columns: torch.Tensor, start: int, end: int, nodes: int) -> torch.Tensor:
+    """Return which of some columns, int64, are not in a range, each once and ascending, int64 [n]."""
+    # Marks take less time than the sorting of `unique`.
+    touched = torch.zeros(nodes, dtype=torch.bool, device=columns.device)
+    touched[columns] = True
+    touched[start:end] = False
+    return touched.nonzero().flatten()
 
 
 def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Partition:
@@ -133,12 +139,13 @@ def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Part
     The work of a node is the number of its nonzeros plus one.
 
     Args:
-        graph: the graph, on any device; partitions are computed on the CPU.
+        graph: the graph, on any device; communities and METIS's partitions are computed on the CPU.
         parts: number of ranks.
         method: "contiguous": ranges in the graph's own order; "community": ranges along the order of
             communities (`gnnsparse.reorder` documents it); "metis": METIS's k-way partition of A + A^T, which
             needs the package pymetis; "auto": of these the one with the smallest largest halo, METIS only if
-            it is installed and the graph has at most 20 million nonzeros.
+            it is installed, the graph has at most 20 million nonzeros, and its communities have a halo that
+            is a tenth smaller than that of the graph's own order: else METIS finds little either.
 
     Returns:
         The partition. It depends on the arguments alone.
@@ -154,15 +161,31 @@ def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Part
         bad_value(
             "graph", f"is {graph.num_rows} x {graph.num_cols}; accepted: a square matrix, one row for a node"
         )
-    csr = graph.csr.to(torch.device("cpu"))
-    makers: dict[str, Callable[[Csr, int], Partition]] = {
-        "contiguous": _contiguous,
-        "community": lambda csr, parts: ranges_along(csr, community_order(csr), parts, "community"),
-        "metis": _metis,
-    }
+    csr = graph.csr
     if method != "auto":
-        return makers[method](csr, parts)
-    if csr.nnz > _METIS_NNZ or importlib.util.find_spec("pymetis") is None:
-        del makers["metis"]
-    tried = [make(csr, parts) for make in makers.values()] if parts > 1 else [_contiguous(csr, parts)]
-    return min(tried, key=lambda p: max(halo for _, _, halo in cut_sizes(csr, p)))
+        return _MAKERS[method](csr, parts)
+    best = _contiguous(csr, parts)
+    if parts == 1:
+        return best
+    halo = _largest_halo(csr, best)
+    for name in ("community", "metis"):
+        if name == "metis" and (csr.nnz > _METIS_NNZ or importlib.util.find_spec("pymetis") is None):
+            break
+        other = _MAKERS[name](csr, parts)
+        before, found = halo, _largest_halo(csr, other)
+        if found < halo:
+            best, halo = other, found
+        if found > _LESS * before:
+            break
+    return best
+
+
+def _largest_halo(csr: Csr, partition: Partition) -> int:
+    return max(halo for _, _, halo in cut_sizes(csr, partition))
+
+
+_MAKERS: dict[str, Callable[[Csr, int], Partition]] = {
+    "contiguous": _contiguous,
+    "community": lambda csr, parts: ranges_along(csr, community_order(csr), parts, "community"),
+    "metis": _metis,
+}

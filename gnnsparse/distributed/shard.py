@@ -5,20 +5,25 @@ A file of the cache of prepared graphs is of one rank, and each process reads it
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
-from gnnsparse.distributed.partition import Partition, partition_rows
+from gnnsparse.distributed.partition import Partition, halo_of, partition_rows
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import Csr, check_ascending, check_csr, check_host_array, check_range, coo_to_csr
 from gnnsparse.preprocess.normalize import Weighted, normalize, symmetric_scales
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
+from gnnsparse.runtime.device import path
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.prepared import inverse
 
 
 @dataclass(frozen=True)
@@ -111,19 +116,23 @@ class _Rows(NamedTuple):
     loops: int
 
 
-def _rows_of(csr: Csr, values: torch.Tensor | None, partition: Partition, rank: int, new: Any) -> _Rows:
-    """Take the rows of a rank out of a matrix, and number their columns as `Shard` does."""
-    start, end = partition.starts[rank : rank + 2]
-    own, nonzeros = csr.select_rows(partition.owned(rank))
-    row, columns = own.row_index(), new[own.indices.long()]
-    inside = (columns >= start) & (columns < end)
-    halo = columns[~inside].unique()
-    local = torch.where(inside, columns - start, torch.searchsorted(halo, columns) + (end - start))
+def _rows_of(
+    csr: Csr, values: torch.Tensor | None, order: torch.Tensor, new: torch.Tensor, start: int, end: int
+) -> _Rows:
+    """Take a range of rows in a new order out of a matrix, and number their columns as `Shard` does."""
+    own, nonzeros = csr.select_rows(order[start:end])
+    row, columns = own.row_index().int(), new[own.indices.long()]
+    halo, rows = halo_of(columns, start, end, csr.rows), end - start
+    local_of = torch.empty(csr.rows, dtype=torch.int32, device=csr.device)
+    local_of[start:end] = torch.arange(rows, dtype=torch.int32, device=csr.device)
+    width = rows + halo.numel()
+    local_of[halo] = torch.arange(rows, width, dtype=torch.int32, device=csr.device)
+    local = local_of[columns]
     loops = int((local == row).sum())
-    made, place = coo_to_csr(row.int(), local.int(), end - start, end - start + halo.numel())
+    made, place = coo_to_csr(row, local, rows, width)
     if values is not None:
         values = values.new_empty(made.nnz).index_copy_(0, place.long(), values[nonzeros])
-    return _Rows(made, values, halo, int((made.indices >= end - start).sum()), loops)
+    return _Rows(made, values, halo, int((local >= rows).sum()), loops)
 
 
 def _transposed(weights: Weighted) -> Weighted | None:
@@ -154,8 +163,8 @@ class ShardRecipe:
     method: str
 
     def make(self, graph: SparseGraph) -> list[Shard]:
-        """Make the shards of all ranks on the CPU."""
-        weights = normalize(graph.to(torch.device("cpu")), self.normalization, self.self_loop_weight)
+        """Make the shards of all ranks, which are on the CPU, on the device of the graph."""
+        weights = normalize(graph, self.normalization, self.self_loop_weight)
         partition = partition_rows(weights.graph, self.parts, self.method)
         shards, back = self._divided(weights, partition), _transposed(weights)
         if back is None:
@@ -165,8 +174,9 @@ class ShardRecipe:
 
     def _divided(self, weights: Weighted, partition: Partition) -> list[Shard]:
         """Divide a square matrix without its transpose."""
-        graph, new = weights.graph, partition.new_numbers()
-        parts = [_rows_of(graph.csr, graph.values, partition, rank, new) for rank in range(partition.parts)]
+        graph, order = weights.graph, partition.order.to(weights.graph.device)
+        new, ranges = inverse(order), list(itertools.pairwise(partition.starts))
+        parts = [_rows_of(graph.csr, graph.values, order, new, *bounds) for bounds in ranges]
         loops = self.self_loop_weight if self.normalization == "gcn" else None
         facts = ShardFacts(
             rank=0,
@@ -181,26 +191,28 @@ class ShardRecipe:
             has_self_loops=sum(part.loops for part in parts) == partition.nodes,
             merged=loops is None and graph.num_edges != graph.nnz,
         )
-        shards = []
-        for rank, part in enumerate(parts):
-            nodes, start = partition.owned(rank), partition.starts[rank]
-            bounds = torch.tensor([start, partition.starts[rank + 1]], dtype=torch.int64, device="cpu")
+        shards, host = [], torch.device("cpu")
+        for rank, (part, (start, end)) in enumerate(zip(parts, ranges, strict=True)):
+            nodes = order[start:end]
+            bounds = torch.tensor([start, end], dtype=torch.int64, device=order.device)
             sent = []
             for other in parts:
                 low, high = torch.searchsorted(other.halo, bounds).tolist()
                 sent.append(other.halo[low:high] - start)
-            columns = torch.cat([nodes, partition.order[part.halo]])
+            columns = torch.cat([nodes, order[part.halo]])
+            row_scale = None if weights.row_scale is None else weights.row_scale[nodes].cpu()
+            col_scale = None if weights.col_scale is None else weights.col_scale[columns].cpu()
             shards.append(
                 Shard(
                     replace(facts, rank=rank),
-                    part.csr,
-                    part.values,
-                    None if weights.row_scale is None else weights.row_scale[nodes],
-                    None if weights.col_scale is None else weights.col_scale[columns],
-                    part.halo,
-                    torch.cat(sent),
+                    part.csr.to(host),
+                    None if part.values is None else part.values.cpu(),
+                    row_scale,
+                    col_scale,
+                    part.halo.cpu(),
+                    torch.cat(sent).cpu(),
                     tuple(ids.numel() for ids in sent),
-                    nodes,
+                    nodes.cpu(),
                 )
             )
         return shards
@@ -286,17 +298,40 @@ def content_of(graph: SparseGraph, recipe: ShardRecipe) -> str:
     return fingerprint(arrays, "shard and transpose", CACHE_VERSION, graph.num_cols, to_plain(recipe))
 
 
+#: Bytes of a GPU for each nonzero, with which a graph is divided there.
+_GPU_BYTES = 80
+
+
+def _on(graph: SparseGraph, device: torch.device | None) -> SparseGraph:
+    """Return a graph where its shards are made: on a GPU with room for it, or on the CPU."""
+    if device is None or device.type != "cuda" or path().free_memory(device) < _GPU_BYTES * graph.nnz:
+        return graph.to(torch.device("cpu"))
+    return graph.to(device)
+
+
+@contextlib.contextmanager
+def _threads_of(ranks: int) -> Iterator[None]:
+    """Compute with the threads of all ranks, which wait for this one."""
+    own = torch.get_num_threads()
+    torch.set_num_threads(max(own, min(own * ranks, os.cpu_count() or 1)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(own)
+
+
 def load_shard(
-    graph: SparseGraph, recipe: ShardRecipe, rank: int, cache: GraphCache | None, content: str
-) -> tuple[Shard, bool]:
+    graph: SparseGraph, recipe: ShardRecipe, rank: int, cache: GraphCache | None, content: str,
+    device: torch.device | None = None,
+) -> tuple[Shard, bool]:  # fmt: skip
     """Read a rank's shard from the cache, or make the shards of all ranks and store them there.
 
     Of the processes of a host that need shards of one graph, the one that gets a lock makes them, and the
-    others wait for it. Without a cache, each process makes them. `content` is what `content_of` returns. Also
-    returns whether the shard was read.
+    others wait for it. Without a cache, each process makes them. `content` is what `content_of` returns, and
+    a GPU as the `device` makes them there, if it has room. Also returns whether the shard was read.
     """
     if cache is None:
-        return recipe.make(graph)[rank], False
+        return recipe.make(_on(graph, device))[rank], False
     cache.check_folder()
     keys = [fingerprint([], content, other) for other in range(recipe.parts)]
     if (shard := cache.load(keys[rank], unpack_shard)) is not None:
@@ -304,7 +339,8 @@ def load_shard(
     with cache.lock(keys[0]) as locked:
         if locked and (shard := cache.load(keys[rank], unpack_shard)) is not None:
             return shard, True
-        shards = recipe.make(graph)
+        with _threads_of(recipe.parts if locked else 1):
+            shards = recipe.make(_on(graph, device))
         if locked:
             for key, made in zip(keys, shards, strict=True):
                 cache.store(key, *_pack(made))

@@ -17,7 +17,7 @@ from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, pa
 from gnnsparse.distributed.cost import slices_of
 from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.distributed.operations import global_columns
-from gnnsparse.distributed.partition import balanced_ranges, cut_sizes
+from gnnsparse.distributed.partition import _MAKERS, balanced_ranges, cut_sizes
 from gnnsparse.distributed.shard import Shard, ShardRecipe, content_of, load_shard
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
@@ -90,13 +90,17 @@ def test_ranges_are_cut_where_the_work_reaches_its_share(work: list[int], parts:
         assert sum(work[begin:end]) <= share + most
 
 
-def test_communities_have_a_smaller_halo_than_random_numbers_and_auto_takes_the_smallest() -> None:
-    blocks, size = 4, 50
+def blocks_of(blocks: int, size: int) -> tuple[SparseGraph, torch.Tensor]:
+    """A graph of communities whose nodes have random numbers, and its edges by numbers in their order."""
     generator = torch.Generator().manual_seed(0)
     inside = torch.randint(0, size, (2, 4000), generator=generator)
     edges = inside + size * torch.randint(0, blocks, (1, 4000), generator=generator)
     names = torch.randperm(blocks * size, generator=generator)
-    graph = SparseGraph.from_edge_index(names[edges], blocks * size)
+    return SparseGraph.from_edge_index(names[edges], blocks * size), edges
+
+
+def test_communities_have_a_smaller_halo_than_random_numbers_and_auto_takes_the_smallest() -> None:
+    graph, size = blocks_of(4, 50)[0], 50
     found = {
         method: max(halo for _, _, halo in cut_sizes(graph.csr, partition_rows(graph, 2, method)))
         for method in METHODS
@@ -105,6 +109,18 @@ def test_communities_have_a_smaller_halo_than_random_numbers_and_auto_takes_the_
     assert found["community"] < size  # a cut goes through one community at most
     assert found["contiguous"] > 90
     assert partition_rows(graph, 2).method in ("community", "metis")
+
+
+def test_metis_is_tried_where_communities_say_that_it_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    metis = _MAKERS["metis"]
+    monkeypatch.setitem(_MAKERS, "metis", lambda *given: calls.append("metis") or metis(*given))
+    graph, edges = blocks_of(4, 50)
+    assert partition_rows(graph, 2).method in ("community", "metis")
+    assert calls == ["metis"]
+    # In its own order, with the blocks beside each other, it has nothing to gain.
+    assert partition_rows(SparseGraph.from_edge_index(edges, 200), 2).method == "contiguous"
+    assert calls == ["metis"]
 
 
 def test_wrong_arguments_are_refused() -> None:
