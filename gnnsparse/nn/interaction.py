@@ -150,10 +150,11 @@ class InteractionBlock(EdgeLayer):
         second, *norm = (layer for layer in layers[1:] if not isinstance(layer, self._act))
         is_short = self.recompute and sum(isinstance(layer, torch.nn.Linear) for layer in layers) == 2
         if is_short and can_run(operand, stored, (self.edge_dim, self.hidden_channels), sources, edges):
-            given = [x.to(stored) for x in (edges, *first_layer(targets, sources), second.weight)]
+            *of_nodes, of_edge = first_layer(targets, sources)
+            rows = [x.to(stored) for x in (edges, *of_nodes)]
             behind = (norm[0].weight, norm[0].bias) if norm else (None, None)
             options = Options(self.act, norm[0].eps if norm else None)
-            pair = edge_network(operand, options, *given, second.bias, *behind)
+            pair = edge_network(operand, options, *rows, of_edge, second.weight, second.bias, *behind)
             return pair[0].to(edges.dtype), pair[1].to(edges.dtype)
 
         def change(e: torch.Tensor, x_i: torch.Tensor, x_j: torch.Tensor) -> torch.Tensor:

@@ -128,3 +128,23 @@ def test_what_it_does_not_take(late_place: Place, sizes: tuple[int, int]) -> Non
     operand = operand_of(CASES[0], late_place.device)
     assert not can_run(operand, torch.float16, sizes)
     assert not can_run(operand, torch.float32, (16, 16))
+
+
+@pytest.mark.gpu
+def test_a_block_is_captured() -> None:
+    """With its gradients in a CUDA graph, which gives the bits of a call."""
+    torch.manual_seed(2)
+    case = Case(torch.float16, 256, 256, "silu", edges=3000)
+    operand, tensors = operand_of(case, "cuda"), tensors_of(case, "cuda")
+    options, grads = Options("silu", 1e-5), [torch.randn_like(tensors[0]), None]
+
+    def step() -> list[torch.Tensor]:
+        results = edge_network(operand, options, *tensors)
+        return [*results, *gradients(results, tensors, grads)]
+
+    wanted, graph = step(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    graph.replay()
+    for one, want in zip(found, wanted, strict=True):
+        assert torch.equal(one, want)

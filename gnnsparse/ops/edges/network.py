@@ -247,7 +247,7 @@ def edge_network(
         options: the activation and the norm.
         *tensors: e [edges, D] in the order of the edges given to `prepare`, p [targets, H], q [sources, H],
             W1 [H, D], W2 [D, H], b2 [D], and weight and bias of the norm [D] or None. The first three are
-            in one dtype, float16 or bfloat16, in which the others are rounded but for b2 and the norm's.
+            in one dtype, float16 or bfloat16, in which W1 and W2 are multiplied.
 
     Returns:
         e' [edges, D] and its sums [targets, D] in the dtype of e.
