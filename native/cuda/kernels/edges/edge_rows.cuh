@@ -408,7 +408,7 @@ class EdgeRows {
         for (int i = 0; i < (Counts::edge_vectors(kKind) > 0 ? M::kBatch : 0); ++i) {
           const uint64_t row = kKind == EdgeInput::kEdge ? id[i] : column[i];
           const char* from = from_[k] + row * p_.inputs[k].row;
-          const uint32_t to = stage + place_of(k, i);
+          const uint32_t to = stage + place_of<k>(i);
 #pragma unroll
           for (int v = 0; v < Counts::edge_vectors(kKind); ++v) {
             if constexpr (Counts::vector_bytes(kKind) == 16) {
@@ -439,9 +439,11 @@ class EdgeRows {
     commit_copies();
   }
   // Where in a stage a lane finds an input of one of its edges.
-  __device__ __forceinline__ uint32_t place_of(int input, int i) const {
-    return lane_bytes_ * (Counts::vector_bytes(M::input(input)) / kLaneBytes) + kEdgeBytes * i +
-           Counts::edge_bytes(input);
+  template <int kInput>
+  __device__ __forceinline__ uint32_t place_of(int i) const {
+    constexpr uint32_t kAt = Counts::edge_bytes(kInput);
+    constexpr uint32_t kTimes = Counts::vector_bytes(M::input(kInput)) / kLaneBytes;
+    return lane_bytes_ * kTimes + kEdgeBytes * i + kAt;
   }
   // Of the lane's edges of a step.
   __device__ __forceinline__ void read_batch(uint32_t from, uint32_t (&to)[M::kBatch]) const {
@@ -473,12 +475,14 @@ class EdgeRows {
     const uint64_t row = static_cast<uint32_t>(shared_int(kRowsAt + 4 * r));
     for_each<M::kInputs>([&](auto k) {
       constexpr EdgeInput kKind = M::input(k);
+      constexpr int kAt = Counts::row_vector(k);
+      constexpr int kNumberAt = Counts::row_number(k);
       const EdgeArray& array = p_.inputs[k];
 #pragma unroll
       for (int v = 0; v < Counts::row_vectors(kKind); ++v) {
         const char* from =
             array.data + row * array.row + Counts::times_as_wide(kKind) * offset_ + 16 * v;
-        uint32_t (&to)[4] = next_vectors_[Counts::row_vector(k) + v];
+        uint32_t (&to)[4] = next_vectors_[kAt + v];
         if constexpr (Counts::vector_bytes(kKind) == 16) {
           const uint4 words = __ldg(reinterpret_cast<const uint4*>(from));
           to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
@@ -488,8 +492,7 @@ class EdgeRows {
         }
       }
       if constexpr (kKind == EdgeInput::kRowNumber) {
-        next_numbers_[Counts::row_number(k)] =
-            __ldg(reinterpret_cast<const float*>(array.data) + row);
+        next_numbers_[kNumberAt] = __ldg(reinterpret_cast<const float*>(array.data) + row);
       }
     });
   }
@@ -500,15 +503,17 @@ class EdgeRows {
     if constexpr (kHasRowInputs) {
       for_each<M::kInputs>([&](auto k) {
         constexpr EdgeInput kKind = M::input(k);
+        constexpr int kAt = Counts::row_vector(k);
+        constexpr int kNumberAt = Counts::row_number(k);
         if constexpr (kKind == EdgeInput::kRow) {
-          decode(next_vectors_[Counts::row_vector(k)], fixed_[k]);
+          decode(next_vectors_[kAt], fixed_[k]);
         } else if constexpr (kKind == EdgeInput::kRowWinner) {
 #pragma unroll
           for (int e = 0; e < kElements; ++e) {
-            fixed_[k][e] = __uint_as_float(next_vectors_[Counts::row_vector(k) + e / 4][e % 4]);
+            fixed_[k][e] = __uint_as_float(next_vectors_[kAt + e / 4][e % 4]);
           }
         } else if constexpr (kKind == EdgeInput::kRowNumber) {
-          fixed_[k][0] = next_numbers_[Counts::row_number(k)];
+          fixed_[k][0] = next_numbers_[kNumberAt];
         }
       });
       load_row(min(r + 1, rows_end_ - 1));
@@ -594,14 +599,14 @@ class EdgeRows {
       if constexpr (kKind == EdgeInput::kGathered || kKind == EdgeInput::kEdge) {
         uint32_t words[4];
         if constexpr (kLaneBytes == 16) {
-          load_shared(stage + place_of(k, i), words);
+          load_shared(stage + place_of<k>(i), words);
         } else {
-          load_shared_pair(stage + place_of(k, i), words);
+          load_shared_pair(stage + place_of<k>(i), words);
         }
         decode(words, in[k]);
       } else if constexpr (kKind == EdgeInput::kGatheredWinner || kIsOfRow) {
         float winners[kElements];
-        if constexpr (!kIsOfRow) load_winners(stage + place_of(k, i), winners);
+        if constexpr (!kIsOfRow) load_winners(stage + place_of<k>(i), winners);
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const uint32_t winner = __float_as_uint(kIsOfRow ? fixed_[k][e] : winners[e]);
