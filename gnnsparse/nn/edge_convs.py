@@ -394,15 +394,21 @@ def _general_with_map(x_j: Any, e_ij: Any, eps: Any, weight: Any) -> Any:
 
 
 class _Temperature(torch.nn.Module):
-    """Holds the learned inverse temperature where PyG's aggregation has it."""
+    """Holds the learned inverse temperature, or power, by the name that PyG's aggregation has for it."""
 
-    def __init__(self, t: float) -> None:
+    def __init__(self, name: str, first: float) -> None:
         super().__init__()
-        self._first, self.t = t, torch.nn.Parameter(torch.empty(1))
+        self._name, self._first = name, first
+        self.register_parameter(name, torch.nn.Parameter(torch.empty(1)))
         self.reset_parameters()
 
+    @property
+    def value(self) -> torch.Tensor:
+        found: torch.Tensor = getattr(self, self._name)
+        return found
+
     def reset_parameters(self) -> None:
-        torch.nn.init.constant_(self.t, self._first)
+        torch.nn.init.constant_(self.value, self._first)
 
 
 class _MessageNorm(torch.nn.Module):
@@ -429,17 +435,21 @@ class GENConv(EdgeLayer):
     """y_i = h(x_i + reduce_j(relu(x_j + e_ij) + eps)), where h is a network (Li et al. 2020).
 
     "DeeperGCN: All You Need to Train Deeper GCNs", equation 6. Arguments, parameters and `state_dict` (those
-    of h below `mlp.`, `aggr_module.t` [1] with `learn_t`, `msg_norm.scale` [1] with `msg_norm`, and where
-    widths differ from `out_channels` those of `lin_src`, `lin_edge` and `lin_dst`) are those of PyG's
-    GENConv, and outputs agree with it. No message is stored, nor up to 16 mapped features of edges.
+    of h below `mlp.`, `aggr_module.t` [1] with `learn_t`, `aggr_module.p` [1] with `learn_p`,
+    `msg_norm.scale` [1] with `msg_norm`, and where widths differ from `out_channels` those of `lin_src`,
+    `lin_edge` and `lin_dst`) are those of PyG's GENConv, and outputs agree with it. No message is stored, nor
+    up to 16 mapped features of edges.
 
     Args:
         in_channels: features of a node in x, or a pair: of a source and of a target.
         out_channels: features of a node in y, and of messages.
         aggr: how messages are reduced: "softmax", the sum weighted by their softmax over a target's edges,
-            feature by feature; "add" or "sum", "mean", "max", "min". PyG's "powermean" is not accepted.
+            feature by feature; "powermean", the root of the mean of powers; "add" or "sum", "mean", "max",
+            "min".
         t: the factor of messages in the exponents of the softmax, at first.
         learn_t: whether t is learned.
+        p: the power of the power mean, at first, other than 0.
+        learn_p: whether p is learned.
         msg_norm: whether rows of reduced messages get the length of x_i, times a scale.
         learn_msg_scale: whether this scale, 1 at first, is learned.
         norm: the layers between those of h: "batch", "layer", "instance", or None.
@@ -465,6 +475,8 @@ class GENConv(EdgeLayer):
         aggr: str = "softmax",
         t: float = 1.0,
         learn_t: bool = False,
+        p: float = 1.0,
+        learn_p: bool = False,
         *,
         msg_norm: bool = False,
         learn_msg_scale: bool = False,
@@ -479,12 +491,18 @@ class GENConv(EdgeLayer):
         super().__init__(precision)
         self.in_channels, self._channels = in_channels, check_channels(in_channels)
         self.out_channels = out = check_integer("out_channels", out_channels, most=MOST_FEATURES)
-        names = AGGREGATIONS | {"softmax": "softmax"}
+        names = AGGREGATIONS | {"softmax": "softmax", "powermean": "powermean"}
         self.aggr, self._reduce = aggr, names[check_choice("aggr", aggr, tuple(names))]
-        self.t = check_number("t", t)
-        self.learn_t = check_flag("learn_t", learn_t)
+        self.t, self.p = check_number("t", t), check_number("p", p)
+        self.learn_t, self.learn_p = check_flag("learn_t", learn_t), check_flag("learn_p", learn_p)
+        if p == 0:
+            bad_value("p", "got 0; accepted: a number other than 0")
         if learn_t and aggr == "softmax":
-            self.aggr_module = _Temperature(t)
+            self.aggr_module = _Temperature("t", t)
+        elif aggr == "powermean" and learn_p:
+            self.aggr_module = _Temperature("p", p)
+        elif aggr == "powermean" and p == 1:
+            self._reduce = "mean"  # as PyG, which clamps nothing then
         self.eps = check_number("eps", eps)
         # A tensor: messages use nothing but their arguments.
         eps_of_messages = torch.tensor([eps], dtype=torch.float32, device=None)
@@ -562,7 +580,9 @@ class GENConv(EdgeLayer):
             if lin.bias is not None:
                 terms["x_j"] = sources + lin.bias.to(sources.dtype)
             message, terms = _general_with_map, {**terms, "e_ij": edges, "weight": lin.weight}
-        temperature = self.aggr_module.t if self.learn_t and self.aggr == "softmax" else self.t
+        own = self._modules.get("aggr_module")
+        number = self.p if self.aggr == "powermean" else self.t
+        temperature: Any = own.value if isinstance(own, _Temperature) else number
         out: torch.Tensor = aggregate_edges(
             operand, message, reduce=self._reduce, temperature=temperature, **terms
         )

@@ -44,6 +44,10 @@ LAYERS: dict[str, tuple[Any, tuple[str, ...], bool]] = {
     "FiLMConv of relations": (of(*_BOTH, 2, act=torch.nn.GELU()), ("kind",), False),
     "FAConv": (of(WIDTH), ("first",), False),
     "GENConv": (of(*_PAIR, learn_t=True, edge_dim=EDGE_DIM), ("attr",), True),
+    "GENConv of powers": (of(*_PAIR, aggr="powermean", p=1.5, learn_p=True), (), True),
+    "GENConv of several, powers": (
+        of(*_BOTH, aggr=["mean", "powermean"], aggr_kwargs={"aggrs_kwargs": [{}, {"p": 3}]}), (), False
+    ),
     "GENConv of several": (of(*_BOTH, aggr=["softmax", "std", "mean"]), (), False),
     "PNAConv": (of(*_BOTH, *_PNA), (), False),
     "PNAConv with edges": (of(*_BOTH, *_PNA, edge_dim=EDGE_DIM, towers=2), ("attr",), False),
@@ -112,7 +116,8 @@ def test_layers(name: str, pair: bool) -> None:
         assert [t.dtype for t in got] == [t.dtype for t in plain]
         # A variance is a difference of squares, whose roundings are larger by (mean / deviation)^2 of the
         # messages; drawn anew, both layers have 20 to 180 roundings, either one more than the other.
-        floor = 256 if name.startswith("PNAConv") else 64
+        # The gradient of a power is a difference, too, of sums over all messages and all means.
+        floor = 256 if name.startswith("PNAConv") or "powers" in name else 64
         assert_all_accurate(got, plain, exact, floor=floor * ROUNDING["fp32"])
     assert all(what.startswith("aggregate_edges") for what in used(ours)), used(ours)
     assert sum(used(ours).values()) == 2
@@ -235,6 +240,7 @@ def compiled(layer: Any, operator: str = "edges", **options: Any) -> tuple[Any, 
 COMPILED = [
     ("GINEConv", True), ("ResGatedGraphConv with edges", False), ("CGConv without edges", True),
     ("FiLMConv of relations", False), ("FAConv", False), ("GENConv", True), ("GENConv of several", False),
+    ("GENConv of powers", True),
     ("PNAConv with edges", False), ("GeneralConv", False), ("LEConv", True),
 ]  # fmt: skip
 

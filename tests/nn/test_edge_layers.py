@@ -111,6 +111,9 @@ GEN: list[dict[str, Any]] = [
     {"t": 2.0, "msg_norm": True, "learn_msg_scale": True, "num_layers": 3, "norm": "layer"},
     {"aggr": "mean", "msg_norm": True, "norm": None, "bias": True},
     {"aggr": "max", "expansion": 3},
+    {"aggr": "powermean", "p": 1.7, "learn_p": True, "norm": "layer"},
+    {"aggr": "powermean", "p": -0.5, "norm": None, "num_layers": 1},
+    {"aggr": "powermean", "norm": "layer"},
     {"aggr": "add", "num_layers": 1, "bias": True, "norm": "instance", "eps": 0.1},
 ]
 

@@ -53,7 +53,7 @@ MESSAGES: dict[Callable[..., Any], dict[str, int]] = {  # with the features of e
     many: {"x_i": 1, "x_j": 1, "vector": 1},
     bonds: {"x_j": 1, "kind_ij": -1, "table": -4},
 }
-REDUCTIONS = ("sum", "mean", "max", "min", "var", "std", "softmax", "none")
+REDUCTIONS = ("sum", "mean", "max", "min", "var", "std", "softmax", "powermean", "none")
 
 
 def arguments_of(
@@ -98,11 +98,15 @@ def plain(
         weight = (exponent - top[target]).exp()
         total = zeros.index_add(0, target, weight)
         return zeros.index_add(0, target, weight * terms / total[target])
+    if reduce == "powermean":
+        terms = terms.clamp(1e-4, 100).pow(temperature)
     total = zeros.index_add(0, target, terms)
     if reduce == "sum":
         return total
     counts = target.bincount(minlength=targets).clamp(min=1).to(terms.dtype)[:, None]
     mean = total / counts
+    if reduce == "powermean":
+        return mean.clamp(1e-4, 100).pow(1 / temperature)
     if reduce == "mean":
         return mean
     variance = zeros.index_add(0, target, terms * terms) / counts - mean * mean

@@ -135,7 +135,11 @@ class _Principal(_StandIn, PNAConv):  # type: ignore[misc]
     @property
     def _reduce(self) -> Any:  # type: ignore[override]
         found = reductions_of(self.aggr_module)
-        if found is None or found.scaler is None or "softmax" in found.names:
+        if (
+            found is None
+            or found.scaler is None
+            or not {*found.names} <= {"sum", "mean", "max", "min", "var", "std"}
+        ):
             raise FallbackError(f"its aggregation is {self.aggr_module}")
         for network in (*self.pre_nns, *self.post_nns):
             first, *others = network.children()

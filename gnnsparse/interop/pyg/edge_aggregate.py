@@ -40,7 +40,7 @@ from gnnsparse.nn.edge_conv import linear_of_sums
 from gnnsparse.nn.edges import EdgeRecipe
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops.dispatch import register
-from gnnsparse.ops.edges.api import plan_of, run_plan, run_plan_by
+from gnnsparse.ops.edges.api import POWER_RANGE, plan_of, run_plan, run_plan_by
 from gnnsparse.ops.edges.schema import edge_counts, register_functions
 from gnnsparse.ops.edges.trace import Form as TensorForm
 from gnnsparse.ops.edges.trace import Message
@@ -60,7 +60,7 @@ class Reductions:
     """What an aggregation computes of messages: reductions side by side, by name."""
 
     names: tuple[str, ...]
-    temperature: Any = 1.0  # of softmax: a number, or where it is learned the module that has it
+    temperature: Any = 1.0  # see aggregate_edges: a number, or where it is learned the module that has it
     shape: tuple[int, ...] | None = None  # of a temperature that is learned
     scaler: Any = None  # the DegreeScalerAggregation, whose scaling follows
 
@@ -100,17 +100,31 @@ def _reductions(aggregation: Any) -> Reductions | None:
         if aggregation.mode != "cat" or len(known) < len(parts):
             return None
         # There is one temperature.
-        by = [part for part in known if part.names == ("softmax",)] or known[:1]
+        by = [part for part in known if part.names in (("softmax",), ("powermean",))] or known[:1]
         names = tuple(name for part in known for name in part.names)
         return replace(by[0], names=names) if all(part == by[0] for part in by) else None
     if kind in (aggr.VarAggregation, aggr.StdAggregation):
         variance = aggregation if kind is aggr.VarAggregation else aggregation.var_aggr
         return None if variance.semi_grad else _VAR if variance is aggregation else _STD
-    if kind is not aggr.SoftmaxAggregation or aggregation.semi_grad:
+    if kind is aggr.PowerMeanAggregation:
+        if (aggregation.min_value, aggregation.max_value) != POWER_RANGE:
+            return None
+        own: tuple[str, ...] = ("powermean",)
+    elif kind is aggr.SoftmaxAggregation and not aggregation.semi_grad:
+        own = ("softmax",)
+    else:
         return None
-    if type(aggregation.t) is torch.nn.Parameter:
-        return Reductions(("softmax",), aggregation, tuple(aggregation.t.shape))
-    return Reductions(("softmax",), float(aggregation.t)) if type(aggregation.t) in (int, float) else None
+    by = _temperature(aggregation)
+    if type(by) is torch.nn.Parameter:
+        return Reductions(own, aggregation, tuple(by.shape))
+    if type(by) not in (int, float) or (by == 0 and own == ("powermean",)):
+        return None
+    # PyG's power mean of power 1 clamps nothing.
+    return Reductions(own, float(by)) if by != 1 or own == ("softmax",) else Reductions(("mean",))
+
+
+def _temperature(aggregation: Any) -> Any:
+    return aggregation.p if isinstance(aggregation, aggr.PowerMeanAggregation) else aggregation.t
 
 
 def read_edges(
@@ -171,7 +185,7 @@ class EdgeProduct:
         made = memo.graph(edges).adjacency(edges, self.recipe, self.sizes, False, width, self.settings)
         operand = made.adjacency.operand
         known = {**given, "edge_index": raw(edges)}
-        temperature = None if reductions.shape is None else reductions.temperature.t
+        temperature = None if reductions.shape is None else _temperature(reductions.temperature)
         state.note(self.note)
         run = lambda plan, tensors: run_plan(plan, operand, tensors, self.dtype)  # noqa: E731
         found = _staged(self.stages, message.made_of, layer, known, temperature, run)
@@ -321,7 +335,7 @@ def precision_of_call(
 def _plan(message: Message, reductions: Reductions) -> Any:
     by = reductions.temperature
     if reductions.shape is not None:
-        by = TensorForm.of("temperature", by.t)
+        by = TensorForm.of("temperature", _temperature(by))
     repeated = copy.copy(message)
     repeated.results = [result for result in message.results for _ in reductions.names]
     names = reductions.names if message.exponent is None else ("softmax",)
@@ -435,7 +449,7 @@ def edges_compiled(
     def run_stage(plan: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return run_plan_by(plan, tensors, dtype, precision.storage, run, lambda like: counts(True))
 
-    by = None if temperature is None else attribute(layer, temperature).t
+    by = None if temperature is None else _temperature(attribute(layer, temperature))
     results = _staged(stages, dict(made_of), layer, known, by, run_stage)
     joined = _joined(results, shape, is_stacked, len(names))
     if last is not None:

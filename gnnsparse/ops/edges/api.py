@@ -11,6 +11,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number, check_tensor
 from gnnsparse.ops.arguments import FLOATS, check_operand
+from gnnsparse.ops.edges.elementwise import ELEMENTWISE, Emitter
 from gnnsparse.ops.edges.program import Code, Function, Input, function_of
 from gnnsparse.ops.edges.schema import edge_counts, for_gradients, run_text
 from gnnsparse.ops.edges.trace import Form, Message, Traced, is_fixed, side_of, tensor_of
@@ -20,9 +21,11 @@ from gnnsparse.sparse.operand import SparseOperand
 __all__ = ["aggregate_edges"]
 
 #: What messages are reduced by; "none": a result for each edge.
-REDUCTIONS = ("sum", "mean", "max", "min", "var", "std", "softmax", "none")
+REDUCTIONS = ("sum", "mean", "max", "min", "var", "std", "softmax", "powermean", "none")
 #: The least variance of which a standard deviation is taken; below it is 0.
 _LEAST_VARIANCE = 1e-5
+#: The range to which a power mean clamps messages, and the mean of their powers, as PyG's.
+POWER_RANGE = 1e-4, 100.0
 
 
 def aggregate_edges(
@@ -49,11 +52,12 @@ def aggregate_edges(
             weight [F, size], and choose rows of a table by `torch.nn.functional.embedding(e_ij, table)`; up
             to 16 numbers, or rows, are then multiplied in the kernel, and their features never stored.
         reduce: "sum", "mean", "max", "min", "var", "std", "softmax" (the sum of messages weighted by their
-            softmax over a target's edges, feature by feature), or "none" for a result for each edge. A
+            softmax over a target's edges, feature by feature), "powermean" (the root of the mean of powers,
+            of messages and of means that are clamped to [1e-4, 100]), or "none" for a result for each edge. A
             sequence has one for each of the returned tensors, or several for a single one, which share its
-            computation. A target without edges gets 0.
-        temperature: of "softmax", by which messages are multiplied in the exponent: a number, or a tensor of
-            one number or [F], which may need a gradient; None: 1.
+            computation. A target without edges gets 0, of a power mean that of 0.
+        temperature: of "softmax", by which messages are multiplied in the exponent, and of "powermean" the
+            exponent: a number, or a tensor of one number or [F], which may need a gradient; None: 1.
         **arguments: tensors whose names say whose rows they have: those that end in `_j` have a row for each
             source, in `_i` for each target, in `_ij` for each edge in the order of the edges given to
             `prepare`. Others are shared by all edges. float32, float16 or bfloat16 (`embedding`: int64)
@@ -156,12 +160,14 @@ class _Aggregation:
         place = lambda how, value: places.setdefault((how, value), len(places))  # noqa: E731
         #: For each result its name, and the places of what it is made of.
         self._parts: list[tuple[str, tuple[int, ...]]] = []
-        self._softmaxes: list[tuple[Function, Function]] = []
+        #: Of each softmax or power mean its functions, which no other result shares.
+        self._own: list[tuple[Function, ...]] = []
         for name, result in zip(names, found.results, strict=True):
             value = values[result]
-            if name == "softmax":
-                self._parts.append((name, (len(self._softmaxes),)))
-                self._softmaxes.append(self._softmax_functions(result))
+            if name in ("softmax", "powermean"):
+                self._parts.append((name, (len(self._own),)))
+                make = self._softmax_functions if name == "softmax" else self._power_functions
+                self._own.append(make(result))
             elif name in ("var", "std"):
                 self._parts.append(
                     (name, (place("sum", value), place("sum", code.emit("mul", value, value))))
@@ -180,12 +186,24 @@ class _Aggregation:
         code = Code(count + more)
         return code, code.append(self._traced.steps, list(range(count)))
 
-    def _softmax_functions(self, result: int) -> tuple[Function, Function]:
+    @property
+    def _more(self) -> tuple[Input, ...]:
+        """A temperature that is a tensor, behind the message's inputs."""
+        by = self._temperature
+        return (Input("shared", "number" if by.width == 1 else "features"),) if isinstance(by, Form) else ()
+
+    def _power_functions(self, result: int) -> tuple[Function, ...]:
+        """Return the function of the sum of powers."""
+        inputs, by, more = tuple(self._traced.inputs), self._temperature, self._more
+        code, values = self._code(len(more))
+        c = Emitter(code)
+        clamped = ELEMENTWISE["clamp"](c, values[result], *POWER_RANGE)
+        power = c.exp(c.mul(c.log(clamped), by if isinstance(by, float) else len(inputs)))
+        return (function_of((*inputs, *more), tuple(code.steps), (("sum", power),)),)
+
+    def _softmax_functions(self, result: int) -> tuple[Function, ...]:
         """Return the functions of the largest exponent, and of the two sums by which a softmax is divided."""
-        inputs, by = tuple(self._traced.inputs), self._temperature
-        more: tuple[Input, ...] = ()
-        if isinstance(by, Form):
-            more = (Input("shared", "number" if by.width == 1 else "features"),)
+        inputs, by, more = tuple(self._traced.inputs), self._temperature, self._more
 
         def exponent(code: Code, values: list[int]) -> int:
             if (own := self._traced.exponent) is not None:
@@ -208,9 +226,9 @@ class _Aggregation:
         found = self._traced
         return (
             self.is_one, self._is_plain, None if self._function is None else self._function.text,
-            tuple(self._parts), tuple((first.text, second.text) for first, second in self._softmaxes),
+            tuple(self._parts), tuple(tuple(function.text for function in own) for own in self._own),
             tuple((*x[:2], source) for x, source in zip(found.inputs, found.sources, strict=True)),
-            found.map, isinstance(self._temperature, Form),
+            found.map, None if isinstance(self._temperature, Form) else self._temperature,
         )  # fmt: skip
 
 
@@ -246,7 +264,7 @@ def run_plan_by(
         counts: returns what each target's sum is multiplied by for a mean, float32 [targets, 1], given any
             tensor on the device.
     """
-    is_one, is_plain, text, parts, softmaxes, inputs, source_of_map, has_temperature = plan
+    is_one, is_plain, text, parts, own, inputs, source_of_map, temperature = plan
     tensors = [_stored(side, form, tensor_of(source, arguments), storage) for side, form, source in inputs]
     maps = [] if source_of_map is None else [tensor_of(source_of_map, arguments).t().float()]
     results: Sequence[torch.Tensor] = ()
@@ -255,9 +273,15 @@ def run_plan_by(
     means: dict[int, torch.Tensor] = {}  # which variances share
     made = []
     for name, (place, *others) in parts:
+        if name in ("softmax", "powermean"):
+            more = [arguments["temperature"].float().reshape(-1)] if temperature is None else []
+            given = [*tensors, *more]
         if name == "softmax":
-            more = [arguments["temperature"].float().reshape(-1)] if has_temperature else []
-            out = _softmax(run, softmaxes[place], [*tensors, *more], maps, storage)
+            out = _softmax(run, own[place], given, maps, storage)
+        elif name == "powermean":
+            (total,) = _run_for_gradients(run, own[place][0], [*given, *maps], torch.float32)[:1]
+            root = 1 / (more[0] if more else temperature)
+            out = (total * counts(total)).clamp(*POWER_RANGE).pow(root)
         else:
             out = results[place]
         if name in ("mean", "var", "std"):
@@ -313,7 +337,7 @@ class _Spread(torch.autograd.Function):
 
 
 def _softmax(
-    run: _Run, texts: tuple[str, str], tensors: Sequence[torch.Tensor], maps: Sequence[torch.Tensor],
+    run: _Run, texts: tuple[str, ...], tensors: Sequence[torch.Tensor], maps: Sequence[torch.Tensor],
     storage: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
     """Return the sums of messages weighted by their softmax, whose exponents are relative to the largest."""
