@@ -10,10 +10,8 @@ namespace gnnsparse {
 
 enum class EdgeActivation : int { kSilu, kRelu, kGelu };
 
-inline constexpr int kNetworkRows = 128;  // edges of a tile
-inline constexpr int kNetworkWarps = 8;   // of a block; two share 32 edges
-inline constexpr int kNetworkThreads = 32 * kNetworkWarps;
-inline constexpr int kNetworkRowGroups = kNetworkWarps / 2;
+inline constexpr int kNetworkRows = 128;                     // edges of a tile
+inline constexpr int kNetworkRowGroups = kNetworkRows / 32;  // of edges that warps share
 // Sums over edges that the gradient's kernel makes for each feature: of the gradients of b2, of the
 // norm's bias and of its weight.
 inline constexpr int kNetworkColumnSums = 3;
@@ -23,6 +21,11 @@ inline constexpr int kNetworkColumnSums = 3;
 template <int kPadded>
 struct NetworkShared {
   static constexpr int kWidth = kPadded;
+  static constexpr int kBlocks = kWidth == 256 ? 1 : 2;  // of a multiprocessor
+  static constexpr int kWarps = 16 / kBlocks;
+  static constexpr int kThreads = 32 * kWarps;
+  // Warps that share 32 edges, each with a part of the features.
+  static constexpr int kParts = kWarps / kNetworkRowGroups;
   static constexpr int kRowBytes = 2 * kWidth;
   static constexpr int kChunks = kRowBytes / 16;
   static constexpr int kTileBytes = kNetworkRows * kRowBytes;
@@ -33,12 +36,11 @@ struct NetworkShared {
   static constexpr int kStages = 3;
   static constexpr int kRing = 2 * kTileBytes;
   static constexpr int kVectors = kRing + kStages * kSliceBytes;  // b2, weight and bias of the norm
-  static constexpr int kStats = kVectors + 3 * 4 * kWidth;  // two pairs for each half of a row
-  static constexpr int kTargets = kStats + 2 * 2 * 8 * kNetworkRows;
+  static constexpr int kStats = kVectors + 3 * 4 * kWidth;  // two pairs for each part of a row
+  static constexpr int kTargets = kStats + 2 * kParts * 8 * kNetworkRows;
   static constexpr int kEdges = kTargets + 4 * kNetworkRows;
   static constexpr int kStarts = kEdges + 4 * kNetworkRows;  // a bit where a row begins
   static constexpr int kBytes = kStarts + 4 * kNetworkRows / 32;
-  static constexpr int kBlocks = kWidth == 256 ? 1 : 2;  // of a multiprocessor
 
   // Eight rows of the same 16 bytes lie in different banks.
   GNNSPARSE_HD static constexpr uint32_t tile_at(int row, int chunk) {

@@ -67,7 +67,7 @@ __device__ __forceinline__ void add_bias(const Tile& t, typename Tile::Sums& z) 
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(kNetworkThreads, Tile::Shared::kBlocks)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::Shared::kBlocks)
     network_forward(const __grid_constant__ EdgeNetwork p) {
   Tile t(p, 2);
   t.prefetch_edges(t.own(), blockIdx.x);
@@ -101,7 +101,7 @@ void EdgeNetworkUnit<P>::run(const EdgeNetwork& p, Stream stream) {
     static std::atomic<uint64_t> prepared{0};
     prefer_shared_memory(network_forward<Tile>, Tile::Shared::kBytes, prepared);
     launch_shared("edge_network", network_forward<Tile>, dim3(static_cast<unsigned>(p.blocks)),
-                  kNetworkThreads, Tile::Shared::kBytes, stream, p);
+                  Tile::kThreads, Tile::Shared::kBytes, stream, p);
   });
   add_cut_rows<P>(p, p.sums, p.edge_dim, stream);
 }

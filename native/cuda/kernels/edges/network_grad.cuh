@@ -72,7 +72,7 @@ class NetworkGrad {
   // What the activation is computed of, which the lane reads again.
   __device__ uint4* kept(int j) const {
     const int64_t row = static_cast<int64_t>(blockIdx.x) * kFragments + j;
-    return reinterpret_cast<uint4*>(p_.scratch) + row * kNetworkThreads + threadIdx.x;
+    return reinterpret_cast<uint4*>(p_.scratch) + row * Tile::kThreads + threadIdx.x;
   }
   __device__ void keep_inputs(const Sums& x) const {
 #pragma unroll
@@ -186,8 +186,10 @@ class NetworkGrad {
     for (int i = 0; i < 4; ++i) {
       means[i] = {Tile::quad_sum(means[i].low), Tile::quad_sum(means[i].high)};
     }
-    t_.exchange(1, means, [](FloatPair own, FloatPair other) {
-      return FloatPair{own.low + other.low, own.high + other.high};
+    t_.exchange(1, means, [&](int i, int part, FloatPair other) {
+      if (part == 0) means[i] = {0.0f, 0.0f};
+      means[i].low += other.low;
+      means[i].high += other.high;
     });
   }
 
@@ -223,7 +225,8 @@ class NetworkGrad {
   }
   // A lane has the sums of one feature in each four fragments.
   __device__ void store_columns() const {
-    const int64_t row = static_cast<int64_t>(blockIdx.x) * kNetworkRowGroups + t_.warp() / 2;
+    const int64_t row =
+        static_cast<int64_t>(blockIdx.x) * kNetworkRowGroups + t_.warp() / Tile::Shared::kParts;
     const int number = t_.lane() / 4;
 #pragma unroll
     for (int s = 0; s < kNetworkColumnSums; ++s) {
@@ -243,17 +246,17 @@ class NetworkGrad {
 };
 
 template <class Tile>
-__global__ void __launch_bounds__(kNetworkThreads, Tile::Shared::kBlocks)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::Shared::kBlocks)
     network_grad(const __grid_constant__ EdgeNetworkGrad p) {
   NetworkGrad<Tile>(p).run();
 }
 
 // A warp takes a segment; a lane eight features.
 template <Precision P>
-__global__ void __launch_bounds__(kNetworkThreads) network_column_sums(const NetworkColumnSums p) {
+__global__ void __launch_bounds__(kSumThreads) network_column_sums(const NetworkColumnSums p) {
   constexpr DType kStorage = PrecisionTraits<P>::kStorage;
   const int64_t segment =
-      static_cast<int64_t>(blockIdx.x) * kNetworkWarps + static_cast<int>(threadIdx.x / 32);
+      static_cast<int64_t>(blockIdx.x) * kSumWarps + static_cast<int>(threadIdx.x / 32);
   const int feature = static_cast<int>(threadIdx.x % 32) * 8;
   if (segment >= p.segments || feature >= p.features) return;
   float* out = p.out + static_cast<int64_t>(p.columns[segment]) * p.features + feature;
@@ -280,7 +283,7 @@ void EdgeNetworkGradUnit<P>::run(const EdgeNetworkGrad& p, Stream stream) {
     static std::atomic<uint64_t> prepared{0};
     prefer_shared_memory(network_grad<Tile>, Tile::Shared::kBytes, prepared);
     launch_shared("edge_network", network_grad<Tile>, dim3(static_cast<unsigned>(p.network.blocks)),
-                  kNetworkThreads, Tile::Shared::kBytes, stream, p);
+                  Tile::kThreads, Tile::Shared::kBytes, stream, p);
   });
 }
 template <Precision P>
@@ -289,8 +292,8 @@ void EdgeNetworkGradUnit<P>::add_targets(const EdgeNetworkGrad& p, Stream stream
 }
 template <Precision P>
 void EdgeNetworkGradUnit<P>::add_columns(const NetworkColumnSums& p, Stream stream) {
-  launch("edge_network", network_column_sums<P>,
-         grid_of(p.segments, kNetworkWarps, 1, "edge_network"), kNetworkThreads, stream, p);
+  launch("edge_network", network_column_sums<P>, grid_of(p.segments, kSumWarps, 1, "edge_network"),
+         kSumThreads, stream, p);
 }
 
 }  // namespace gnnsparse::cuda

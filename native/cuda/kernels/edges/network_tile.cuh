@@ -1,6 +1,6 @@
 // What the kernels of an edge network share: tiles of 128 edges in shared memory, products of a
 // tile with weights that stream through a ring, and the sums of a tile's rows at their targets.
-// A warp holds 32 edges x half of the features as mma.m16n8k16 has them (fragment.h).
+// A warp holds 32 edges x a part of the features as mma.m16n8k16 has them (fragment.h).
 #pragma once
 
 #include "device/approximate.cuh"
@@ -61,7 +61,9 @@ class NetworkTile {
   using Shared = NetworkShared<kPadded>;
   static constexpr Precision P = Stored;
   static constexpr int kWidth = kPadded;
-  static constexpr int kFragments = kWidth / 16;  // of 8 features, of a warp
+  static constexpr int kThreads = Shared::kThreads;
+  static constexpr int kPart = kWidth / Shared::kParts;  // features of a warp
+  static constexpr int kFragments = kPart / 8;
   // [16 edges][8 features][register]
   using Sums = float[2][kFragments][4];
 
@@ -74,7 +76,7 @@ class NetworkTile {
     shared_ = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
     tiles_[0] = shared_;
     tiles_[1] = shared_ + Shared::kTileBytes;
-    for (int i = static_cast<int>(threadIdx.x); i < 3 * kWidth; i += kNetworkThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < 3 * kWidth; i += kThreads) {
       store_shared(shared_ + Shared::kVectors + 4 * i, __float_as_uint(p.vectors[i]));
     }
     issue_weights();
@@ -171,8 +173,8 @@ class NetworkTile {
   __device__ void end() { wait_copies(); }
 
   // Where the registers of a lane lie: four rows, and pairs of features.
-  __device__ int first_row() const { return warp_ / 2 * 32; }
-  __device__ int first_feature() const { return warp_ % 2 * (kWidth / 2); }
+  __device__ int first_row() const { return warp_ / Shared::kParts * 32; }
+  __device__ int first_feature() const { return warp_ % Shared::kParts * kPart; }
   __device__ int row(int i) const { return first_row() + lane_ / 4 + 8 * i; }
   __device__ int feature(int j) const { return first_feature() + 8 * j + 2 * (lane_ % 4); }
   __device__ uint32_t pair_at(uint32_t tile, int i, int j) const {
@@ -201,26 +203,30 @@ class NetworkTile {
     }
   }
 
-  // Gives each of the lane's four rows the sums of both halves of a pair of numbers, by `join`
-  // (mine, other's). All warps meet; `which` of two places.
-  template <class Join>
-  __device__ void exchange(int which, FloatPair (&pairs)[4], const Join& join) {
-    const auto place = [&](int half, int i) {
-      return shared_ + Shared::kStats + 8 * ((2 * which + half) * kNetworkRows + row(i));
+  // Calls add(i, part, pair) with what each part of the lane's four rows has stored, in the order
+  // of parts. All warps meet; `which` of two places.
+  template <class Add>
+  __device__ void exchange(int which, const FloatPair (&pairs)[4], const Add& add) {
+    const auto place = [&](int part, int i) {
+      return shared_ + Shared::kStats +
+             8 * ((Shared::kParts * which + part) * kNetworkRows + row(i));
     };
-    const int half = warp_ % 2;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (lane_ % 4 != 0) continue;
-      store_shared(place(half, i),
+      store_shared(place(warp_ % Shared::kParts, i),
                    make_uint2(__float_as_uint(pairs[i].low), __float_as_uint(pairs[i].high)));
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t at = place(1 - half, i);
-      pairs[i] = join(pairs[i], FloatPair{__uint_as_float(load_shared_word(at)),
-                                          __uint_as_float(load_shared_word(at + 4))});
+#pragma unroll
+      for (int part = 0; part < Shared::kParts; ++part) {
+        const uint32_t at = place(part, i);
+        add(i, part,
+            FloatPair{__uint_as_float(load_shared_word(at)),
+                      __uint_as_float(load_shared_word(at + 4))});
+      }
     }
   }
   __device__ static float quad_sum(float x) {
@@ -228,10 +234,12 @@ class NetworkTile {
     return x + __shfl_xor_sync(~0u, x, 2);
   }
   // The mean, and 1 / the standard deviation, of each row of `z`; all warps meet. Sums of squared
-  // differences are joined by Chan's rule.
+  // differences from the means of parts are joined by Chan's rule.
   __device__ void row_stats(const Sums& z, FloatPair (&stats)[4]) {
-    const int mine = max(0, min(kWidth / 2, p_.edge_dim - first_feature()));
-    const int others = p_.edge_dim - mine;
+    const auto features_of = [&](int part) {
+      return max(0, min(kPart, p_.edge_dim - part * kPart));
+    };
+    const int mine = features_of(warp_ % Shared::kParts);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float sum = 0.0f;
@@ -252,19 +260,31 @@ class NetworkTile {
       }
       stats[i] = {mean, quad_sum(squares)};
     }
-    const float all = static_cast<float>(p_.edge_dim);
-    exchange(0, stats, [&](FloatPair own, FloatPair other) {
-      const float d = other.low - own.low;
-      const float mean = own.low + d * static_cast<float>(others) / all;
-      const float squares = own.high + other.high +
-                            d * d * (static_cast<float>(mine) * static_cast<float>(others) / all);
-      return FloatPair{mean, 1.0f / sqrtf(squares / all + p_.eps)};
+    FloatPair found[4];
+    int count = 0;
+    exchange(0, stats, [&](int i, int part, FloatPair other) {
+      const int more = features_of(part);
+      if (part == 0) {
+        found[i] = other;
+        count = more;
+        return;
+      }
+      const float d = other.low - found[i].low;
+      const float share = static_cast<float>(more) / static_cast<float>(count + more);
+      found[i].low += d * share;
+      found[i].high += other.high + d * d * share * static_cast<float>(count);
+      count += more;
     });
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float variance = found[i].high / static_cast<float>(p_.edge_dim);
+      stats[i] = {found[i].low, 1.0f / sqrtf(variance + p_.eps)};
+    }
   }
 
   // Writes a tile to rows of x, those of edges or of the tile itself.
   __device__ void store_rows(uint32_t tile, uint16_t* x, int features, bool by_edge) const {
-    constexpr int kStep = kNetworkThreads / Shared::kChunks;
+    constexpr int kStep = kThreads / Shared::kChunks;
     const int chunk = static_cast<int>(threadIdx.x) % Shared::kChunks;
     if (8 * chunk >= features) return;
 #pragma unroll 4
@@ -285,7 +305,7 @@ class NetworkTile {
     int number = 0;
     for (int begin = 0; begin < count_; ++number) {
       const int end = next_start(begin + 1);
-      if (number % kNetworkWarps == warp_ && 8 * lane_ < features) {
+      if (number % Shared::kWarps == warp_ && 8 * lane_ < features) {
         const int target = this->target(begin);
         const bool is_cut =
             (begin == 0 && first > 0 && p_.targets[first - 1] == target) ||
@@ -310,11 +330,11 @@ class NetworkTile {
     write_ = write_ == Shared::kStages - 1 ? 0 : write_ + 1;
     const uint16_t* from = p_.weights + product_ * kWidth * kWidth + slice_ * Shared::kDepth;
 #pragma unroll
-    for (int i = 0; i < kWidth * Shared::kSliceChunks; i += kNetworkThreads) {
+    for (int i = 0; i < kWidth * Shared::kSliceChunks; i += kThreads) {
       const int at = i + static_cast<int>(threadIdx.x);
       const int feature = at / Shared::kSliceChunks;
       const int chunk = at % Shared::kSliceChunks;
-      if (kWidth * Shared::kSliceChunks < kNetworkThreads && feature >= kWidth) break;
+      if (kWidth * Shared::kSliceChunks < kThreads && feature >= kWidth) break;
       copy_async(to + Shared::slice_at(feature, chunk), from + feature * kWidth + 8 * chunk);
     }
     commit_copies();
@@ -326,7 +346,7 @@ class NetworkTile {
   template <class RowOf>
   __device__ void copy_rows(uint32_t to, const uint16_t* x, int features, int rows,
                             const RowOf& row_of) {
-    constexpr int kStep = kNetworkThreads / Shared::kChunks;
+    constexpr int kStep = kThreads / Shared::kChunks;
     const int chunk = static_cast<int>(threadIdx.x) % Shared::kChunks;
 #pragma unroll 8
     for (int i = 0; i < kNetworkRows; i += kStep) {
@@ -381,13 +401,17 @@ class NetworkTile {
   int read_ = 0;
 };
 
+// Of blocks that add up rows.
+inline constexpr int kSumWarps = 8;
+inline constexpr int kSumThreads = 32 * kSumWarps;
+
 // Adds up the partial sums of targets whose edges are in several tiles, in the order of tiles: a
 // warp takes the end of a tile, and a target that first crosses one there.
 template <Precision P>
-__global__ void __launch_bounds__(kNetworkThreads)
+__global__ void __launch_bounds__(kSumThreads)
     network_cut_rows(const EdgeNetwork p, uint16_t* out, int features) {
   const int64_t tile =
-      static_cast<int64_t>(blockIdx.x) * kNetworkWarps + static_cast<int>(threadIdx.x / 32);
+      static_cast<int64_t>(blockIdx.x) * kSumWarps + static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (tile + 1 >= p.tiles() || 8 * lane >= features) return;
   const int32_t* targets = p.targets + tile * kNetworkRows;
@@ -419,9 +443,8 @@ void with_network_width(const EdgeNetwork& p, const Run& run) {
 template <Precision P>
 void add_cut_rows(const EdgeNetwork& p, uint16_t* out, int features, Stream stream) {
   if (p.tiles() < 2) return;
-  launch("edge_network", network_cut_rows<P>,
-         grid_of(p.tiles() - 1, kNetworkWarps, 1, "edge_network"), kNetworkThreads, stream, p, out,
-         features);
+  launch("edge_network", network_cut_rows<P>, grid_of(p.tiles() - 1, kSumWarps, 1, "edge_network"),
+         kSumThreads, stream, p, out, features);
 }
 
 }  // namespace gnnsparse::cuda
