@@ -201,6 +201,22 @@ def test_narrow_dtypes(name: str, dtype: torch.dtype) -> None:
     assert sum(used(ours).values()) == 1, left(ours)
 
 
+@pytest.mark.parametrize("name", [name for name in LAYERS if " " not in name])
+def test_autocast(name: str) -> None:
+    torch.manual_seed(0)
+    theirs, ours, call = layers_of(name)
+    theirs.eval(), ours.eval()
+    given = inputs()
+    exact = results(theirs, given, call)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, plain = results(ours, given, call), results(theirs, given, call)
+    assert_all_accurate(
+        [t.float() for t in got], [t.float() for t in plain], [t.double() for t in exact],
+        floor=64 * ROUNDING["bf16"],
+    )  # fmt: skip
+    assert sum(used(ours).values()) == 1, left(ours)
+
+
 def test_the_self_supervision_of_supergat() -> None:
     """What training samples, and the loss that is made of it, with its gradients, are PyG's."""
     for kind in ("MX", "SD"):
