@@ -18,6 +18,7 @@ from gnnsparse.nn.adjacency import (
 )
 from gnnsparse.nn.linear import linear_in_vectors
 from gnnsparse.ops import spmm
+from gnnsparse.ops.attention.edges import summed_from_coo
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -78,7 +79,7 @@ class Neighbours:
                 f"repeated edges are merged, and aggr={self._reduce!r} needs the weight of each; accepted: "
                 "edges without repeats",
             )
-        return operand.from_coo_order(self._divided(weights))
+        return summed_from_coo(self._divided(weights), operand)
 
     def values_grad(self, grad: torch.Tensor) -> torch.Tensor:
         """Return the gradient of the edge weights for that of what `values` made of them."""

@@ -21,6 +21,7 @@ from gnnsparse.nn.rgcn_conv import (
     products_of,
 )
 from gnnsparse.ops import aggregate_edges, edge_softmax, spmm
+from gnnsparse.ops.attention.edges import summed_from_coo, to_coo
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -254,8 +255,7 @@ class RGATConv(GraphLayer):
         made = self._memo.adjacency(size, adj, recipe, edge_type)
         weight = self.relation_weights()
         scores = self._scores(sources, targets, weight, made, edge_attr)
-        found = edge_softmax(made.groups, made.groups.from_coo_order(scores))
-        alpha = made.groups.to_coo_order(found)
+        alpha = to_coo(edge_softmax(made.groups, summed_from_coo(scores, made.groups)), made.groups)
         y = self._summed(products_of(sources, weight, made.sums), alpha, made)
         y = (y if self.concat else y.mean(dim=1)).flatten(1)
         y = y if self.bias is None else y + self.bias.to(y.dtype)
@@ -295,7 +295,7 @@ class RGATConv(GraphLayer):
         elif self.mod is None:
             alpha = F.dropout(alpha, self.dropout, self.training)
         wide = products.unflatten(1, (self.heads, 1, -1)).expand(-1, -1, self.dim, -1).flatten(1, 2)
-        y = spmm(operand, wide, operand.from_coo_order(alpha)).unflatten(1, heads)
+        y = spmm(operand, wide, summed_from_coo(alpha, operand)).unflatten(1, heads)
         if self.mod == "additive":
             return y + self.w.to(y.dtype) * spmm(operand, products).unflatten(1, (self.heads, 1, -1))
         if self.mod in ("scaled", "f-scaled"):

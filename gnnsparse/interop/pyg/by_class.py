@@ -27,6 +27,7 @@ from gnnsparse.nn.edges import EdgeRecipe, Edges, log_counts
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.nn.rgcn_conv import GATHER
 from gnnsparse.ops import aggregate_edges, edge_softmax, graph_attention, sddmm, spmm
+from gnnsparse.ops.attention.edges import summed_from_coo
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
@@ -121,10 +122,10 @@ def _heat(call: Call, x: torch.Tensor, edge_type_emb: torch.Tensor, edge_attr: t
     from_source, from_edge = layer.lin.weight.split([width, features.shape[1]], dim=1)
     operand, x_all = edges.operand, with_copies(x, edges.copies)
     scores = _sums_of_pairs(operand, F.linear(x, to_target), F.linear(x_all, to_source))
-    scores = scores + operand.from_coo_order(F.linear(of_edges, to_edge))
+    scores = scores + summed_from_coo(F.linear(of_edges, to_edge), operand)
     values = F.linear(x_all, from_source, layer.lin.bias)[:, None].expand(-1, layer.heads, -1)
     out, weights = _attended(call, operand, scores, values)
-    weighted = weights[:, :, None] * operand.from_coo_order(features)[:, None]
+    weighted = weights[:, :, None] * summed_from_coo(features, operand)[:, None]
     summed = row_sums(operand, weighted.float()).to(x.dtype)
     return out + F.linear(summed, from_edge).to(out.dtype)
 

@@ -72,6 +72,14 @@ def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> Any:
     return _reorder(x, order, False) if is_eager() else operand.from_coo_order(x)
 
 
+def summed_from_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
+    """Reorder [edges, ...] to the operand's [nnz, ...], where repeats are summed; without any it gathers."""
+    if not is_eager() or (order := order_of(operand)).has_repeats:
+        return operand.from_coo_order(x)
+    found: torch.Tensor = _reorder(x, order, False)
+    return found
+
+
 def to_coo(x: torch.Tensor, operand: SparseOperand) -> Any:
     """Reorder [nnz, ...] to the order of the edges [edges, ...]; repeats of an edge get the same row."""
     if torch.compiler.is_compiling():
