@@ -41,12 +41,13 @@ def _in_two_stages(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Added(torch.autograd.Function):
-    """A matrix to which a bias has been added, which gets its gradient."""
+    """A matrix to which a bias has been added, which gets its gradient. The matrix itself is returned."""
 
     @staticmethod
     def forward(ctx: Any, out: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         ctx.dtype = bias.dtype
-        return out.view_as(out)
+        ctx.mark_dirty(out)  # no view, which could not be changed in place
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
