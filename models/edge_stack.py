@@ -38,8 +38,6 @@ class EdgeStack(GraphModel):
         ValueError: an argument is out of range.
     """
 
-    #: A function over edges takes all of them, those of padding included.
-    ignores_padding = False
     takes_sparse_features = False
     least_edge_channels: ClassVar[int] = 0
     norms_inside: ClassVar[bool] = False

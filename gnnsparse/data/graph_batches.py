@@ -179,11 +179,15 @@ class PaddedBlocks:
         adj: the operand, nodes x nodes.
         graph_ptr: int64 [blocks + 1], the first node of each block, and the number of nodes.
         rows: int64 [nodes], the row of each node in the whole operand; of padding the number of its rows.
+        edges: int64 [nnz], the number of each nonzero in the whole operand; of padding that of its nonzeros.
         padding: which rows are nodes of the blocks. `assemble` replaces it.
+        edge_padding: which nonzeros are those of the blocks. `assemble` replaces it.
     """
 
     rows: torch.Tensor
+    edges: torch.Tensor
     padding: Padding
+    edge_padding: Padding
 
     def __init__(
         self, source: _PaddingSource, blocks: int, nodes: int, edges: int, plans: list[BatchPlans]
@@ -238,7 +242,7 @@ class PaddedBlocks:
         in_blocks = self._edge_places < edge_ends[-1]
         index = source.index[edges] - edge_shift[of_edge]
         self._index.copy_(torch.where(in_blocks, index, self._edge_places))
-        self.rows = nodes[:-1]
+        self.rows, self.edges = nodes[:-1], edges
         for own, all_of, at in (
             (self._matrix.given_values, source.values, edges),
             (self._matrix.given_row_scale, source.row_scale, self.rows),
@@ -248,6 +252,7 @@ class PaddedBlocks:
                 own.copy_(all_of[at])
         self._prepared.renew()
         self.padding = Padding(node_ends[-1], self.rows.numel())
+        self.edge_padding = Padding(edge_ends[-1], edges.numel())
 
 
 def _shifts(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

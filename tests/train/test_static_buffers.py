@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.data import GraphDataset, NodeDataset
+from gnnsparse.data.datasets import EdgeFeatures
 from gnnsparse.formats.csr import Csr
 from gnnsparse.nn import pool_graphs
 from gnnsparse.nn.padded_norm import ignoring_padding
@@ -122,7 +123,24 @@ class Samples(Kind):
         return [(partial(static.load, one), static.batch) for one in drawn]
 
 
-GRAPHS, SAMPLES = Graphs(), Samples()
+class GraphsWithEdges(Graphs):
+    """Graphs whose edges have features."""
+
+    default = "gine"
+
+    def dataset(self) -> GraphDataset:
+        dataset = super().dataset()
+        csr, draw = dataset.graph.csr, torch.Generator().manual_seed(1)
+        order = torch.randperm(csr.nnz, generator=draw)
+        edges = torch.stack([csr.indices.long(), csr.row_index()])[:, order]
+        attr = torch.randn(csr.nnz, 3, generator=draw)
+        return replace(dataset, edge_features=EdgeFeatures(edges, attr, None, {}))
+
+    def module(self, data: Any, name: str | None = None, kind: Any = None, **options: Any) -> Any:
+        return super().module(data, name, kind, **TASKS[self.task].model_options(data.dataset), **options)
+
+
+GRAPHS, SAMPLES, WITH_EDGES = Graphs(), Samples(), GraphsWithEdges()
 GRAPH_MODELS = [n for n, of in MODELS.items() if "graph" in of.tasks and of.edge_features == "none"]
 SAMPLING = [
     name for name, model in MODELS.items()
@@ -294,7 +312,7 @@ def test_batches_in_buffers_are_the_batches(device: str, case: str) -> None:
             continue
         want, found = step.single(), static_batch(step)
         alone, ours = ([batch.adj] if kind is GRAPHS else batch.adj for batch in (want, found))
-        paddings, nodes = [found.padding] if kind is GRAPHS else found.paddings, want.x.shape[0]
+        paddings, nodes = found.paddings[:1] if kind is GRAPHS else found.paddings, want.x.shape[0]
         assert torch.equal(found.x[:nodes], want.x)
         assert torch.equal(found.y, want.y)
         for sizes, adjs in (([int(padding.count) for padding in paddings], [want.x, *alone]),
@@ -362,6 +380,35 @@ def test_a_static_step_is_a_step(device: str, kind: Kind, name: str, options: st
         same_steps(kind, data, name, given)
 
 
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        ("gine", "batch"),
+        ("gatedgcn", "batch"),
+        ("gatedgcn", "none"),
+        ("pna", "batch"),
+        ("meshgraphnet", "layer"),
+    ],
+)
+@pytest.mark.usefixtures("poisoned")
+def test_a_static_step_with_features_of_edges_is_a_step(device: str, name: str, norm: str) -> None:
+    """Batches are in buffers that have held others; edges of padding have features, but no row."""
+    data = WITH_EDGES.data(name, device=device)
+    assert data.capture_obstacle(WITH_EDGES.module(data, name)) is None
+    same_steps(WITH_EDGES, data, name, {"norm": norm, "pool": "mean"}, gradients=1e-3)
+
+
+def test_repeated_edges_with_features_have_no_buffers() -> None:
+    dataset = WITH_EDGES.dataset()
+    features = dataset.edge_features
+    assert features is not None
+    edges, attr = features.edge_index, features.edge_attr
+    twice = EdgeFeatures(torch.cat([edges, edges[:, :1]], dim=1), torch.cat([attr, attr[:1]]), None, {})
+    data = WITH_EDGES.data(dataset=replace(dataset, edge_features=twice))
+    says = "features of edges that are repeated have no static buffers"
+    assert data.capture_obstacle(WITH_EDGES.module(data)) == says
+
+
 @pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
 def test_a_static_step_is_a_step_in_other_precisions(device: str, name: str, precision: str) -> None:
@@ -427,9 +474,10 @@ def close(a: Any, b: Any, rtol: float = 1e-3, atol: float = 1e-4) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "precision", "device"),
     [(GRAPHS, name, "fp32", "cpu") for name in ("gin", "gcn", "gat")]
+    + [(WITH_EDGES, name, "fp32", "cpu") for name in ("gine", "meshgraphnet")]
     + [(SAMPLES, name, "fp32", "cpu") for name in ("graphsage", "gcn", "gat")]
     + [pytest.param(*each, precision, "cuda", marks=pytest.mark.gpu)
-       for each in EACH for precision in PRECISIONS],
+       for each in (*EACH, (WITH_EDGES, "gine"), (WITH_EDGES, "meshgraphnet")) for precision in PRECISIONS],
     ids=lambda value: getattr(value, "task", value),
 )  # fmt: skip
 def test_a_run_in_chunks_is_a_run(

@@ -17,6 +17,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import PaddedCsr
 from gnnsparse.ops.edges.program import FEATURES, Pass, Step, kinds_of
 from gnnsparse.ops.edges.rows import Rows
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
@@ -442,6 +443,9 @@ def bind(
     ]  # fmt: skip
     sizes = work.partials, made.row_features * chunks * elements + parts * made.row_numbers
     new = functools.partial(torch.empty, dtype=torch.float32, device=device)
+    # Edges of padding have no row, which writes their parts.
+    new_part = functools.partial(torch.zeros, dtype=torch.float32, device=device)
+    new_part = new_part if isinstance(csr, PaddedCsr) else new
     place = (
         made.kernel, csr.view, kernels.row_ids, rows.edge_ids, rows.num_edges, work.view, limit, per_warp,
         blocks, width,
@@ -458,7 +462,7 @@ def bind(
             out = next(left)
             winners = next(left) if has_winners else None
             if count:
-                sums.append((out, partial := new(count, *out.shape)))
+                sums.append((out, partial := new_part(count, *out.shape)))
                 out = partial
             placed += [out, winners]
         with path().current(device):

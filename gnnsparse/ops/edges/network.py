@@ -43,6 +43,8 @@ def can_run(
         return False
     if any(size % 8 for size in sizes) or operand.added_loops is not None or operand.num_edges == 0:
         return False
+    if operand.prepared.renewable:  # tiles are made of the edges once
+        return False
     return _width(operand, sizes) > 0
 
 

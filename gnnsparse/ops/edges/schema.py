@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.formats.csr import Csr
+from gnnsparse.formats.csr import Csr, PaddedCsr
 from gnnsparse.ops import dispatch
 from gnnsparse.ops.attention.edges import order_of
 from gnnsparse.ops.edges import cpu, cuda
@@ -34,16 +34,31 @@ from gnnsparse.sparse.operand import SparseOperand
 _WINNERS = ("max", "min")
 #: Outputs in the dtype of the results, or of gradients.
 _STORED = ("sum", "edge", *_WINNERS)
+#: Outputs with a row for each edge.
+_OF_EDGES = ("edge", "edge_number", "mapped_edge")
 
 
 # The edges of an operand. Those that `prepare` merged are told apart; self-loops that it added are numbered
 # behind the given edges.
 
 
-@made_once
+def are_nonzeros(operand: SparseOperand) -> bool:
+    """Return whether the edges given to `prepare` are the nonzeros in order, as in batches of graphs."""
+    prepared = operand.prepared
+    return prepared.edge_map is None and operand.kernels is prepared.forward
+
+
 def edges_of(operand: SparseOperand) -> Edges:
     """Return the edges that were given to `prepare`, in this order, and then added self-loops."""
+    # Of arrays that are overwritten nothing can be remembered.
+    return _edges_now(operand) if operand.prepared.renewable else _known_edges(operand)
+
+
+def _edges_now(operand: SparseOperand) -> Edges:
     with outside():
+        if are_nonzeros(operand):
+            row, col = operand.indices()
+            return Edges(row, col, operand.shape[0])
         order, index = order_of(operand), operand.indices()
         given = index[:, order.nonzero_of]
         loops = index[:, order.edge_of == operand.num_edges]
@@ -51,10 +66,16 @@ def edges_of(operand: SparseOperand) -> Edges:
         return Edges(row, col, operand.shape[0])
 
 
+_known_edges = made_once(_edges_now)
+
+
 @made_once
 def _rows_of(operand: SparseOperand, by_column: bool) -> Rows:
     """Return the rows of A, or of A^T, whose nonzeros are the edges."""
     with outside():
+        if are_nonzeros(operand):  # the arrays themselves, which may be overwritten
+            ids = operand.transpose_map.to(torch.int32) if by_column else None
+            return Rows(operand.T.kernels if by_column else operand.kernels, ids, operand.nnz)
         order, edges = order_of(operand), edges_of(operand)
         if order.has_repeats:
             return _repeated_rows(operand, edges, by_column)
@@ -91,9 +112,13 @@ def edge_counts(operand: SparseOperand, like: torch.Tensor, inverse: bool = Fals
 
 @made_once
 def _counts(operand: SparseOperand, inverse: bool) -> torch.Tensor:
-    edges = edges_of(operand)
+    kernels = operand.kernels
     with outside():
-        counts = edges.target.bincount(minlength=edges.targets).float()[:, None]
+        if are_nonzeros(operand) and kernels.row_ids is None:  # nothing waits for a GPU
+            counts = kernels.csr.indptr.diff().float()[:, None]
+        else:
+            edges = edges_of(operand)
+            counts = edges.target.bincount(minlength=edges.targets).float()[:, None]
         return counts.clamp(min=1).reciprocal() if inverse else counts
 
 
@@ -145,6 +170,7 @@ class _Run:
         ]
         self._places = [place for some in places for place in some]
         targets, edges, device = rows.kernels.csr.rows, rows.num_edges, operand.device
+        is_padded = isinstance(rows.kernels.csr, PaddedCsr)
         shapes = {
             "row_number": (targets,), "edge_number": (edges,), "vector": (width,), "edge": (edges, width),
             "mapped_edge": (edges, size), "mapped_weight": (size, width),
@@ -157,7 +183,9 @@ class _Run:
         for (kind, _), dtype in zip(pass_.outputs, dtypes, strict=True):
             self._order.append(len(self._outputs))
             of = dtype if kind in _STORED else torch.float32
-            self._outputs.append(functools.partial(torch.empty, shapes[kind], dtype=of, device=device))
+            # Edges of padding have no row, which writes them.
+            new = torch.zeros if is_padded and kind in _OF_EDGES else torch.empty
+            self._outputs.append(functools.partial(new, shapes[kind], dtype=of, device=device))
             if kind in _WINNERS:
                 winners.append(len(self._outputs))
                 self._outputs.append(

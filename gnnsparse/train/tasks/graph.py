@@ -63,15 +63,15 @@ _PACKED_ELEMENTS = 2**19
 class GraphsBatch:
     """A batch of graphs on one device: features [n, F], a block-diagonal operand, and targets [graphs]."""
 
-    # graph_ptr, int64 [graphs + 1], has the first node of each graph, and the number of nodes; `padding` says
-    # which rows are nodes if there are more. From `data` validation gets the graphs of other parts.
+    # graph_ptr, int64 [graphs + 1], has the first node of each graph, and the number of nodes; `paddings` say
+    # which rows are nodes, and edges, if there are more. From `data` validation gets graphs of other parts.
 
     x: torch.Tensor
     adj: SparseOperand
     graph_ptr: torch.Tensor
     y: torch.Tensor
     data: GraphData
-    padding: Padding | None = None
+    paddings: tuple[Padding, ...] = ()
     edge_attr: torch.Tensor | None = None
 
 
@@ -93,6 +93,16 @@ class EdgeRows:
         # The first edge of each nonzero of the graph, and the end; None: each stands for one edge.
         repeats = len(own) > len(keys)
         self._first = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(device) if repeats else None
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether edges share a nonzero of the graph."""
+        return self._first is not None
+
+    def padded(self, padded: PaddedBlocks) -> torch.Tensor:
+        """Return the features of the edges of a batch in static buffers, of padding 0."""
+        found = self._attr.index_select(0, padded.edges.clamp(max=self._attr.shape[0] - 1))
+        return found.masked_fill_(~padded.edge_padding.real, 0)
 
     def of(self, batch: BlockBatch) -> tuple[SparseOperand, torch.Tensor]:
         """Return the operand of a batch, which tells repeated edges apart, and the features of its edges."""
@@ -203,8 +213,8 @@ class GraphData(MiniBatchData):
         """Return why steps of a module can't be captured on batches with padding; None: they can."""
         if type(module).training_step is not GraphPredictor.training_step:
             return f"{type(module).__name__}.training_step is not that of GraphPredictor, which knows padding"
-        if self._edges is not None:
-            return "features of edges have no static buffers"
+        if self._edges is not None and self._edges.has_repeats:
+            return "features of edges that are repeated have no static buffers"
         return self.padding_obstacle(module)
 
     def batch_source(self) -> BatchSource:
@@ -237,6 +247,8 @@ class GraphData(MiniBatchData):
         nodes, edges = (bound_of(sizes, count) for sizes in self.blocks.sizes(self.parts["train"]))
         # One row more than nodes: nonzeros that belong to no row have its column.
         rounded = [-(-size // _MULTIPLE) * _MULTIPLE for size in (nodes + 1, max(edges, 1))]
+        if rounded[0] == rounded[1]:  # which rows are padding is told by how many there are
+            rounded[1] += _MULTIPLE
         return self.blocks.padded(count, *rounded)
 
     def _static_batch(self, padded: PaddedBlocks) -> GraphsBatch:
@@ -246,7 +258,10 @@ class GraphData(MiniBatchData):
         # Whatever padding holds must be finite, since weights' gradients are products with zeros there.
         x.masked_fill_(~padded.padding.real, 0)
         y = self.y.index_select(0, padded.chosen[:-1])
-        return GraphsBatch(x, padded.adj, padded.graph_ptr, y, self, padded.padding)
+        paddings, attr = (padded.padding, padded.edge_padding), None
+        if self._edges is not None:
+            attr = self._edges.padded(padded)
+        return GraphsBatch(x, padded.adj, padded.graph_ptr, y, self, paddings, attr)
 
     def chunks(self, part: str) -> Iterator[GraphsBatch]:
         """Yield all graphs of a part in their order, in batches."""
@@ -333,7 +348,7 @@ class GraphPredictor(TargetModule):
 
     def training_step(self, batch: GraphsBatch) -> torch.Tensor:
         """Return the mean loss of the batch, a scalar on the device."""
-        with ignoring_padding(self.model, batch.padding):
+        with ignoring_padding(self.model, *batch.paddings):
             outputs = self.call(self.model, batch)
         return self._loss(outputs, batch.y)
 
