@@ -94,6 +94,41 @@ def test_products_of_emulated_kernels(precision: str, values: str | None) -> Non
             assert not found[nodes:].any()
 
 
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_functions_over_edges(device: str, symmetric: bool) -> None:
+    """Of batches, and of padded ones, whose edges of padding have results and gradients of 0."""
+
+    def message(x_j: torch.Tensor, e_ij: torch.Tensor, a_ij: torch.Tensor, weight: torch.Tensor) -> Any:
+        return x_j * e_ij * 2, e_ij + torch.nn.functional.linear(a_ij, weight)
+
+    batches, width = batches_of(graphs(symmetric), None, device), 160
+    padded = batches.padded(3, 128, 256)
+    for chosen in ([4, 0, 2], [1, 3, 3], [2, 2, 1]):
+        padded.chosen[:-1].copy_(torch.tensor(chosen))
+        padded.assemble()
+        for adj in (batches.select(torch.tensor(chosen)).adj, padded.adj):
+            edges, (rows, cols) = batches.select(torch.tensor(chosen)).adj.nnz, adj.indices()
+            shapes = (adj.shape[1], width), (adj.nnz, width), (adj.nnz, 3), (width, 3)
+            given = [torch.randn(shape, device=device, requires_grad=True) for shape in shapes]
+            x, e, a, weight = given
+            mean, new = gnnsparse.aggregate_edges(
+                adj, message, reduce=("mean", "none"), x_j=x, e_ij=e, a_ij=a, weight=weight
+            )
+            counts = rows[:edges].bincount(minlength=len(x)).clamp(min=1)[:, None]
+            exact = torch.zeros_like(x).index_add(0, rows[:edges], (x[cols] * e * 2)[:edges]) / counts
+            torch.testing.assert_close(mean, exact, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(new[:edges], (e + a @ weight.T)[:edges], rtol=1e-4, atol=1e-5)
+            assert not new[edges:].any()
+            probe = torch.randn_like(x), torch.randn_like(e)
+            found = torch.autograd.grad([mean, new], given, probe)
+            want = torch.autograd.grad(
+                [exact, (e + a @ weight.T)[:edges]], given, (probe[0], probe[1][:edges])
+            )
+            for one, other in zip(found, want, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
 def arrays_of(batch: BlockBatch) -> list[torch.Tensor]:
     """Every array of a batch, in both orientations."""
     found = [batch.nodes, batch.graph_ptr, batch.adj.prepared.transpose_map]
