@@ -37,8 +37,8 @@ OUTPUTS = (
 _STORAGE = (torch.float32, torch.float16, torch.bfloat16)
 #: What kernels of all passes are made of, below native/include or native/cuda.
 _HEADERS = (
-    "gnnsparse/architecture.h", "gnnsparse/edge_rows.h", "device/async.cuh", "device/scalars.cuh",
-    "kernels/edges/edge_rows.cuh",
+    "gnnsparse/architecture.h", "gnnsparse/edge_rows.h", "device/approximate.cuh", "device/async.cuh",
+    "device/scalars.cuh", "kernels/edges/edge_rows.cuh",
 )  # fmt: skip
 _FUNCTIONS = {
     "neg": "-{0}", "abs": "fabsf({0})", "exp": "expf({0})", "expm1": "expm1f({0})", "log": "logf({0})",
@@ -119,7 +119,8 @@ class Variant(NamedTuple):
         """Return the blocks that a multiprocessor should hold, by an estimate of the registers."""
         weights = self.size * (1 + self.outputs("mapped_weight"))
         arrays = len(self.pass_.inputs) + 2 * len(self.pass_.outputs) + self.outputs("max", "min") + weights
-        return min(6, 1 + 512 // (56 + self.elements * arrays))
+        arrays += self.count("gathered_winner", "row_winner")
+        return min(6, 1 + 512 // (48 + self.elements * arrays))
 
     @property
     def group(self) -> int:
@@ -128,16 +129,31 @@ class Variant(NamedTuple):
             return _PERSISTENT_GROUP
         return _LARGE_GROUP if self.size or self.elements == 8 else _GROUP
 
+    def addition(self) -> tuple[int, int]:
+        """Return the only step that reads what is mapped and adds it to an input, and that input, or -1.
+
+        The kernel then adds the products with the map to the input, one instruction less for each feature.
+        """
+        pass_, mapped = self.pass_, self.pass_.inputs.index("mapped") if self.size else -1
+        reads = [i for i, step in enumerate(pass_.steps) if mapped in step.values]
+        if len(reads) != 1 or any(value == mapped for _, value in pass_.outputs):
+            return -1, -1
+        step = pass_.steps[reads[0]]
+        others = [v for v in step.values if v != mapped]
+        if step.operation != "add" or len(others) != 1 or others[0] >= len(pass_.inputs):
+            return -1, -1
+        return reads[0], others[0]
+
     def text(self) -> str:
         """Return the structure Message that native/cuda/kernels/edges/edge_rows.cuh takes."""
         batch, stages, ring_bytes = self.ring()
-        pass_ = self.pass_
+        pass_, (added, addend) = self.pass_, self.addition()
         constants = {
             "int kElements": self.elements, "bool kIs16Bits": int(self.dtype.itemsize == 2),
             "bool kIsHalf": int(self.dtype == torch.float16), "int kLanesLog": self.lanes_log,
             "int kBatch": batch, "int kStages": stages, "int kBlocks": self.resident_blocks(),
             "int kRingBytes": ring_bytes, "int kInputs": len(pass_.inputs), "int kSize": self.size,
-            "int kOutputs": len(pass_.outputs),
+            "int kOutputs": len(pass_.outputs), "int kAddend": addend,
         }  # fmt: skip
         lines = [f"  static constexpr {name} = {value};" for name, value in constants.items()]
         for name, of, kinds, known in (
@@ -153,12 +169,15 @@ class Variant(NamedTuple):
             ]
         lines += ["  static __device__ __forceinline__ void run(const float* in, float* out) {"]
         count = len(pass_.inputs)
-        value_of = lambda value: f"in[{value}]" if value < count else f"v{value}"  # noqa: E731
+        names = [f"in[{i}]" for i in range(count)] + [f"v{count + i}" for i in range(len(pass_.steps))]
+        if added >= 0:
+            names[count + added] = names[pass_.inputs.index("mapped")]
         lines += [
-            f"    const float v{count + i} = {_expression(step, [value_of(v) for v in step.values])};"
+            f"    const float v{count + i} = {_expression(step, [names[v] for v in step.values])};"
             for i, step in enumerate(pass_.steps)
+            if i != added
         ]
-        lines += [f"    out[{k}] = {value_of(value)};" for k, (_, value) in enumerate(pass_.outputs)]
+        lines += [f"    out[{k}] = {names[value]};" for k, (_, value) in enumerate(pass_.outputs)]
         return "\n".join(["struct Message {", *lines, "  }", "};", ""])
 
 
