@@ -67,8 +67,7 @@ __device__ __forceinline__ void add_bias(const Tile& t, typename Tile::Sums& z) 
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::Shared::kBlocks)
-    network_forward(const __grid_constant__ EdgeNetwork p) {
+__device__ __forceinline__ void run_network(const EdgeNetwork& p) {
   Tile t(p, 2);
   t.prefetch_edges(t.own(), blockIdx.x);
   for (int64_t tile = blockIdx.x; tile < p.tiles(); tile += p.blocks) {
@@ -92,6 +91,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::Shared::kBlocks)
     t.swap();
   }
   t.end();
+}
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::Shared::kBlocks)
+    network_forward(const __grid_constant__ EdgeNetwork p) {
+  if constexpr (Tile::kRuns) run_network<Tile>(p);
 }
 
 template <Precision P>

@@ -248,7 +248,7 @@ class NetworkGrad {
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::Shared::kBlocks)
     network_grad(const __grid_constant__ EdgeNetworkGrad p) {
-  NetworkGrad<Tile>(p).run();
+  if constexpr (Tile::kRuns) NetworkGrad<Tile>(p).run();
 }
 
 // A warp takes a segment; a lane eight features.

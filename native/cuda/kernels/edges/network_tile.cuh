@@ -64,6 +64,9 @@ class NetworkTile {
   static constexpr int kThreads = Shared::kThreads;
   static constexpr int kPart = kWidth / Shared::kParts;  // features of a warp
   static constexpr int kFragments = kPart / 8;
+  // What network_width gives on the GPU that is compiled for; on others there is no code.
+  static constexpr bool kRuns =
+      kArchitecture.async_copies && Shared::kBytes <= kArchitecture.block_shared_bytes;
   // [16 edges][8 features][register]
   using Sums = float[2][kFragments][4];
 
