@@ -72,8 +72,11 @@ class _DegreeScaler(torch.nn.Module):
             torch.nn.init.constant_(tensor, value)
 
 
-def _scale(means: Any, degree: torch.Tensor, scaler: str) -> torch.Tensor:
-    """Return factors of rows whose nodes have these degrees, 1 or more, by the means of a _DegreeScaler."""
+def _scale(means: Any, degree: torch.Tensor, scaler: str) -> torch.Tensor | None:
+    """Return factors of rows whose nodes have these degrees, 1 or more, by the means of a _DegreeScaler.
+
+    None: they are all 1.
+    """
     match scaler:
         case "amplification":
             return degree.log1p() / means.avg_deg_log
@@ -83,7 +86,7 @@ def _scale(means: Any, degree: torch.Tensor, scaler: str) -> torch.Tensor:
             return degree / means.avg_deg_lin
         case "inverse_linear":
             return means.avg_deg_lin / degree
-    return torch.ones_like(degree)
+    return None
 
 
 class PNAConv(EdgeLayer):
@@ -207,7 +210,9 @@ class PNAConv(EdgeLayer):
         scales = [_scale(self.aggr_module, degree, scaler) for scaler in self._scalers]
         parts = x.chunk(self.towers, dim=1) if self.divide_input else [x] * self.towers
         # Of each reduction the features of each tower.
-        reduced = [r.unflatten(1, (self.towers, -1)).unbind(1) for r in self._reduced(operand, x, edges)]
+        reduced: list[Any] = [[reduction] for reduction in self._reduced(operand, x, edges)]
+        if self.towers > 1:
+            reduced = [of.unflatten(1, (self.towers, -1)).unbind(1) for (of,) in reduced]
         outs = []
         for own, network, *found in zip(parts, self.post_nns, *reduced, strict=True):
             first, *others = network.children()
@@ -264,7 +269,11 @@ class PNAConv(EdgeLayer):
         return out if bias is None else out + bias.to(out.dtype)
 
     def _scaled(
-        self, x: torch.Tensor, reduced: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], linear: Any
+        self,
+        x: torch.Tensor,
+        reduced: Sequence[torch.Tensor],
+        scales: Sequence[torch.Tensor | None],
+        linear: Any,
     ) -> torch.Tensor:
         """Return a linear map of x beside the reductions times each scale, none of which is stored."""
         own, others = linear.weight.split([self.F_in, linear.weight.shape[1] - self.F_in], dim=1)
@@ -276,7 +285,10 @@ class PNAConv(EdgeLayer):
             product.addmm_(found.to(product.dtype), weight.t().to(product.dtype))
         out = F.linear(x, own, linear.bias)
         for scale, of in zip(scales, product.unflatten(1, (len(scales), -1)).unbind(1), strict=True):
-            out.addcmul_(of, scale.to(out.dtype))
+            if scale is None:
+                out.add_(of)
+            else:
+                out.addcmul_(of, scale.to(out.dtype))
         return out
 
     def __repr__(self) -> str:

@@ -255,6 +255,8 @@ class RGCNConv(GraphLayer):
         return spmm(made.operand, products_of(x, self.relation_weights(), made))
 
     def _with_root(self, out: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        if self.root is not None and x is not None and x.is_floating_point():
+            return out + F.linear(x, self.root.t(), self.bias)
         if self.root is not None:
             out = out + mapped(x, self.root[None])
         return out if self.bias is None else out + self.bias.to(out.dtype)

@@ -30,7 +30,7 @@ from gnnsparse.interop.pyg.aggregate import (
     unsuitable,
     watched,
 )
-from gnnsparse.interop.pyg.edge_aggregate import reductions_of
+from gnnsparse.interop.pyg.edge_aggregate import reductions_in
 from gnnsparse.interop.pyg.graphs import check_eager, memo, raw
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, PNAConv, RGATConv, RGCNConv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe, with_types
@@ -134,7 +134,7 @@ class _Principal(_StandIn, PNAConv):  # type: ignore[misc]
 
     @property
     def _reduce(self) -> Any:  # type: ignore[override]
-        found = reductions_of(self.aggr_module)
+        found = reductions_in(self.aggr_module)
         if (
             found is None
             or found.scaler is None

@@ -84,18 +84,19 @@ def _is_plain(module: torch.nn.Module) -> bool:
 
 def reductions_of(aggregation: Any) -> Reductions | None:
     """Return what an aggregation computes; None: it is none that is known, or something watches it."""
-    return _reductions(aggregation) if _is_plain(aggregation) else None
+    return reductions_in(aggregation) if _is_plain(aggregation) else None
 
 
-def _reductions(aggregation: Any) -> Reductions | None:
+def reductions_in(aggregation: Any) -> Reductions | None:
+    """Return what an aggregation computes that nothing watches, see `reductions_of`."""
     kind = type(aggregation)
     if (simple := _SIMPLE.get(kind)) is not None:
         return simple
     if kind is aggr.DegreeScalerAggregation:
-        inner = _reductions(aggregation.aggr)
+        inner = reductions_in(aggregation.aggr)
         return None if inner is None or inner.scaler else replace(inner, scaler=aggregation)
     if kind is aggr.MultiAggregation:
-        parts = [_reductions(part) for part in aggregation.aggrs]
+        parts = [reductions_in(part) for part in aggregation.aggrs]
         known = [part for part in parts if part is not None and part.scaler is None]
         if aggregation.mode != "cat" or len(known) < len(parts):
             return None
