@@ -6,6 +6,7 @@ A file of the cache of prepared graphs is of one rank, and each process reads it
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Iterator
@@ -327,17 +328,21 @@ def load_shard(
     """Read a rank's shard from the cache, or make the shards of all ranks and store them there.
 
     Of the processes of a host that need shards of one graph, the one that gets a lock makes them, and the
-    others wait for it. Without a cache, each process makes them. `content` is what `content_of` returns, and
-    a GPU as the `device` makes them there, if it has room. Also returns whether the shard was read.
+    others wait for it. Without a cache, each process makes them. `content` is what `content_of` returns. With
+    a GPU as the `device` shards are made there, if it has room, and those in the cache are mapped. Also
+    returns whether the shard was read.
     """
     if cache is None:
         return recipe.make(_on(graph, device))[rank], False
     cache.check_folder()
     keys = [fingerprint([], content, other) for other in range(recipe.parts)]
-    if (shard := cache.load(keys[rank], unpack_shard)) is not None:
+    load = functools.partial(
+        cache.load, keys[rank], unpack_shard, device is not None and device.type == "cuda"
+    )
+    if (shard := load()) is not None:
         return shard, True
     with cache.lock(keys[0]) as locked:
-        if locked and (shard := cache.load(keys[rank], unpack_shard)) is not None:
+        if locked and (shard := load()) is not None:
             return shard, True
         with _threads_of(recipe.parts if locked else 1):
             shards = recipe.make(_on(graph, device))

@@ -185,17 +185,21 @@ class GraphCache:
         return lock
 
     def load(
-        self, key: str, unpack: Callable[[dict[str, torch.Tensor], dict[str, Any]], Found]
+        self,
+        key: str,
+        unpack: Callable[[dict[str, torch.Tensor], dict[str, Any]], Found],
+        mapped: bool = False,
     ) -> Found | None:
         """Read a file, verify its checksums, and return what `unpack` makes of tensors and metadata, or None.
 
-        A file that is damaged, or for which `unpack` raises ValueError, is set aside with a CacheWarning.
+        With `mapped` tensors are pages of the file, see `cache_files`. A file that is damaged, or for which
+        `unpack` raises ValueError, is set aside with a CacheWarning.
         """
         path = self.path(key)
         try:
             with open_file(path) as file:
                 try:
-                    found = unpack(*_read(file, key))
+                    found = unpack(*_read(file, key, mapped))
                 except (DamagedError, ValueError) as problem:
                     self._set_aside(path, file, str(problem))
                     return None
@@ -323,8 +327,8 @@ class GraphCache:
         self._remove_leftovers(held=keep)
 
 
-def _read(file: OpenFile, key: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    tensors, metadata = file.read()
+def _read(file: OpenFile, key: str, mapped: bool = False) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    tensors, metadata = file.read(mapped)
     if metadata.pop("key", None) != key:
         raise DamagedError("it was stored under another name")
     return tensors, metadata

@@ -1,8 +1,8 @@
-"""The files of the cache: safetensors with a mark, read into memory of their own.
+"""The files of the cache: safetensors with a mark, read into memory of their own or mapped.
 
-This stands alone: a form of files, which knows nothing of graphs, keys or the size of a folder. A file is
-not memory-mapped: what is read and checked stays as it is, whatever happens to the file later. If a mapped
-file is cut short, the next access to its pages ends the process.
+This stands alone: a form of files, which knows nothing of graphs, keys or the size of a folder. A file that
+is read stays as it was checked, whatever happens to it later. One that is mapped is not copied, for arrays
+that a GPU gets: it may be replaced and removed, but if it is cut short, the next access ends the process.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ class OpenFile:
         """Return the plain values stored with the arrays; raise DamagedError if they were changed."""
         return self._header()[0]
 
-    def read(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Read arrays and metadata; raise DamagedError unless checksums fit, or OSError or MemoryError."""
+    def read(self, mapped: bool = False) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Read or map arrays, and read metadata; DamagedError unless checksums fit, OSError, MemoryError."""
         facts, described, sums, start = self._header()
         try:
-            tensors = self._arrays(described, start)
+            tensors = self._arrays(described, start, mapped)
         except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise DamagedError(f"its header describes no arrays of the cache: {error}") from error
         if set(sums) != set(tensors):
@@ -147,8 +147,8 @@ class OpenFile:
                 raise DamagedError(f"array {name!r} does not match its checksum")
         return tensors, facts
 
-    def _arrays(self, described: dict[str, Any], start: int) -> dict[str, torch.Tensor]:
-        """Read all arrays, which lie one behind the other, into one piece of memory, each aligned."""
+    def _arrays(self, described: dict[str, Any], start: int, mapped: bool) -> dict[str, torch.Tensor]:
+        """Read all arrays, which lie one behind the other, into one piece of memory, or map the file."""
         at, total, layout = start, 0, []
         ordered = sorted(described.items(), key=lambda item: [*map(int, item[1]["data_offsets"])])
         for name, entry in ordered:
@@ -156,19 +156,24 @@ class OpenFile:
             (begin, end), count = entry["data_offsets"], math.prod(shape)
             if begin != at - start or end - begin != count * dtype.itemsize or count < 0:
                 raise ValueError(f"array {name!r} is not where the one before it ends")
-            layout.append((name, dtype, shape, count, total))
+            layout.append((name, dtype, shape, count, at if mapped else total))
+            # What is read is aligned to more than the size of an element.
             at, total = start + end, total - (begin - end) // _ALIGNMENT * _ALIGNMENT
         if at != self.size:
             raise ValueError(f"they take {at - start} bytes, and the file has {self.size - start} for them")
-        check_memory("cache", total, "a file of the cache")
-        memory = mmap.mmap(-1, max(total, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(AttributeError, OSError):
-            # Large pages: filling them takes a quarter of the time that pages of 4 KB take.
-            memory.madvise(mmap.MADV_HUGEPAGE)
+        if mapped:  # privately: what is written to an array is not written to the file
+            memory = mmap.mmap(self.descriptor, self.size, flags=mmap.MAP_PRIVATE)
+        else:
+            check_memory("cache", total, "a file of the cache")
+            memory = mmap.mmap(-1, max(total, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with contextlib.suppress(AttributeError, OSError):
+                # Large pages: filling them takes a quarter of the time that pages of 4 KB take.
+                memory.madvise(mmap.MADV_HUGEPAGE)
         tensors, at = {}, start
         for name, dtype, shape, count, place in layout:
             nbytes = count * dtype.itemsize
-            self._fill(memoryview(memory)[place : place + nbytes], at)
+            if not mapped:
+                self._fill(memoryview(memory)[place : place + nbytes], at)
             flat = torch.empty(0, dtype=dtype, device="cpu")
             if count:
                 flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=place)

@@ -163,6 +163,11 @@ def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Pat
             mine, read = getattr(one, name), getattr(other, name)
             assert (mine is None and read is None) or torch.equal(mine, read)
     assert all(cache.problem_of(entry, check_cached) is None for entry in cache.entries())
+    mapped, _ = load_shard(graph, recipe, 1, cache, content, torch.device("cuda"))
+    before = {file: file.read_bytes() for file in tmp_path.glob("*.safetensors")}
+    assert torch.equal(mapped.csr.indices, kept.csr.indices)
+    mapped.csr.indices.zero_()
+    assert before == {file: file.read_bytes() for file in tmp_path.glob("*.safetensors")}
     file = max(tmp_path.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     damaged = bytearray(file.read_bytes())
     damaged[-3] ^= 1
