@@ -95,6 +95,11 @@ class DistributedOperand(SparseOperand):
         return sum(facts.nnz) if self.choice.way == "features" else facts.nnz[facts.rank]
 
     @property
+    def num_edges(self) -> int:
+        """Number of edges that operations on edges take: the nonzeros."""
+        return self.nnz
+
+    @property
     def merges_edges(self) -> bool:
         """Whether repeated edges of the graph were merged into one nonzero."""
         return self.facts.merged

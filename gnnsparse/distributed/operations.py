@@ -20,6 +20,7 @@ from gnnsparse.errors import bad_value, check_tensor
 from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.ops import attention, edge_softmax, graph_attention, sddmm, spmm
 from gnnsparse.ops.arguments import FLOATS, check_features
+from gnnsparse.ops.edges.trace import side_of
 from gnnsparse.ops.spmm_kernels import spmm_into
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import Recipe, prepare_weighted
@@ -162,6 +163,7 @@ class RowOperations:
     """The operations of gnnsparse on the rows of one rank; the arguments are those of RowProduct."""
 
     def __init__(self, shard: Shard, *how: Any) -> None:
+        self._merged = shard.facts.merged
         self._product = self._transposed = RowProduct(shard, *how)
         if shard.transposed is not None:
             self._transposed = RowProduct(shard.transposed, *how)
@@ -171,10 +173,32 @@ class RowOperations:
         """The operand of all columns, whose order edge values are in."""
         return self._product.operand("whole", transposes=True)
 
-    def extended(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the features of the columns of `whole`, of those of the own nodes [rows, ...]."""
-        found: torch.Tensor = Extend.apply(x, self._product.exchange, self._product.wire)
+    def extended(self, x: torch.Tensor, exact: bool = False) -> torch.Tensor:
+        """Return the features of the columns of `whole`, of those of the own nodes [rows, ...].
+
+        They travel as products round them unless they are to be `exact`.
+        """
+        wire = None if exact else self._product.wire
+        found: torch.Tensor = Extend.apply(x, self._product.exchange, wire)
         return found
+
+    def of_edges(self, arguments: dict[str, Any]) -> tuple[SparseOperand, dict[str, Any]]:
+        """Return `whole` for `gnnsparse.aggregate_edges`, and its arguments with those of all sources.
+
+        Edges are the own nonzeros in their order.
+        """
+        if self._merged:
+            bad_value(
+                "A", "is of several ranks, and edges that were repeated are one; accepted: without repeats"
+            )
+        rows, found = self.whole.shape[0], dict(arguments)
+        for name, x in arguments.items():
+            if side_of(name) == "source":
+                check_tensor(name, x, dtypes=FLOATS, device=self.whole.device)
+                if x.dim() not in (1, 2) or x.shape[0] != rows:
+                    bad_value(name, f"has shape {tuple(x.shape)}; accepted: ({rows},) or ({rows}, features)")
+                found[name] = self.extended(x, exact=x.shape[1:].numel() == 1)  # numbers are not rounded
+        return self.whole, found
 
     def _extended_along(self, dim: int, k: Any, v: Any) -> list[torch.Tensor]:
         """Extend keys and values in one exchange along their dimension of nodes, after checking it."""
@@ -271,6 +295,10 @@ class FeatureOperations:
     def edge_softmax(self, scores: torch.Tensor, impl: str) -> torch.Tensor:
         """Refuse: no rank has scores of its own rows."""
         self._refuse("edge_softmax")
+
+    def of_edges(self, arguments: dict[str, Any]) -> Any:
+        """Refuse: a message may use all features."""
+        self._refuse("message")
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
         """Compute attention of the own nodes, each rank for a share of the heads [..., heads, L, D]."""

@@ -39,9 +39,9 @@ class _Rows(RowOperations):
     """Operations by rows of a rank that has all of them; what would travel is counted."""
 
     def __init__(self, whole: SparseOperand, found: Found) -> None:
-        self.whole, self._found = whole, found
+        self.whole, self._found, self._merged = whole, found, False
 
-    def extended(self, x: torch.Tensor) -> torch.Tensor:
+    def extended(self, x: torch.Tensor, exact: bool = False) -> torch.Tensor:
         self._found.widths.append(x.shape[1:].numel())
         return x
 

@@ -10,10 +10,9 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
 from gnnsparse.nn.aggregation import AGGREGATIONS
-from gnnsparse.nn.edges import ACTIVATIONS, EdgeLayer, both, by_activation
+from gnnsparse.nn.edges import ACTIVATIONS, EdgeLayer, both, by_activation, counts_of
 from gnnsparse.nn.inputs import Nodes, check_features, check_nodes, graph_size, is_plain_linear, is_watched
 from gnnsparse.ops import aggregate_edges
-from gnnsparse.ops.edges.schema import edge_counts
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -72,7 +71,7 @@ def _of_pairs(
         out = aggregate_edges(operand, message, reduce=reduce, p_i=p_i, q_j=q_j)
     if last is None:
         return out
-    return linear_of_sums(out, last.weight, last.bias, reduce, lambda: edge_counts(operand, out))
+    return linear_of_sums(out, last.weight, last.bias, reduce, lambda: counts_of(operand, out))
 
 
 def linear_of_sums(

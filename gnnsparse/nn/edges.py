@@ -23,6 +23,7 @@ from gnnsparse.nn.adjacency import (
 from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_features, check_heads
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.attention.edges import order_of
+from gnnsparse.ops.edges.schema import edge_counts
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
@@ -302,6 +303,11 @@ def edge_rows(
     if edge_attr.shape[0] != operand.num_edges:
         bad_value("edge_attr", f"is of {edge_attr.shape[0]} edges; accepted: {operand.num_edges}, all edges")
     return edge_attr
+
+
+def counts_of(operand: SparseOperand, like: torch.Tensor) -> torch.Tensor:
+    """Return the number of edges of each target, also of an operand of several ranks, see `edge_counts`."""
+    return edge_counts(operand if operand.operations is None else operand.operations.whole, like)
 
 
 def optional_rows(

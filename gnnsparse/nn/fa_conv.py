@@ -9,10 +9,10 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_flag, check_integer, check_number, check_share
 from gnnsparse.nn.adjacency import AdjacencyMemo, check_edge_weight, check_self_loops
-from gnnsparse.nn.edges import EdgeLayer, wants_weights
+from gnnsparse.nn.edges import EdgeLayer, counts_of, wants_weights
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features, graph_size
 from gnnsparse.ops import aggregate_edges
-from gnnsparse.ops.edges.schema import edge_counts, edges_of
+from gnnsparse.ops.edges.schema import edges_of
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -127,7 +127,7 @@ class FAConv(EdgeLayer):
             rows = F.dropout(ones, self.dropout)
         scale = None
         if edge_weight is None:
-            counts = edge_counts(operand, x)
+            counts = counts_of(operand, x)
             scale = torch.where(counts > 0, counts.rsqrt(), 0.0).to(x.dtype)
         given = x if scale is None else scale * x
         if rows is None:

@@ -10,10 +10,9 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.nn.aggregation import AGGREGATIONS
-from gnnsparse.nn.edges import EdgeLayer, optional_rows
+from gnnsparse.nn.edges import EdgeLayer, counts_of, optional_rows
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features, graph_size
 from gnnsparse.ops import aggregate_edges
-from gnnsparse.ops.edges.schema import edge_counts
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -206,7 +205,7 @@ class PNAConv(EdgeLayer):
         x = check_features("x", x, self.in_channels, self.lin.weight)
         operand = self._operand(adj, graph_size((x, x), None, adj))
         edges = optional_rows(operand, edge_attr, self.edge_dim, self.lin.weight)
-        degree = edge_counts(operand, x).clamp(min=1)
+        degree = counts_of(operand, x).clamp(min=1)
         scales = [_scale(self.aggr_module, degree, scaler) for scaler in self._scalers]
         parts = x.chunk(self.towers, dim=1) if self.divide_input else [x] * self.towers
         # Of each reduction the features of each tower.
@@ -251,7 +250,7 @@ class PNAConv(EdgeLayer):
         found = aggregate_edges(operand, message, reduce=names, **terms)
         # The target's term is added behind the reductions: it is the same for all edges, and a variance of
         # what is near 0 is more accurate.
-        counts = edge_counts(operand, x).to(own.dtype)
+        counts = counts_of(operand, x).to(own.dtype)
         has_some = counts.clamp(max=1)
         for i, name in enumerate(names):
             if name not in ("var", "std"):

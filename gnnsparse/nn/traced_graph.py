@@ -73,10 +73,11 @@ class TracedGraph(SparseOperand):
         bad_value("edge_index", f"is an input of a program, which is traced; accepted: {accepted}")
 
     T: Any = property(_refuse)
+    whole: Any = property(_refuse)
     nnz: Any = property(_refuse)
     kernels: Any = property(_refuse)
     _kernels: Any = property(_refuse)
-    sddmm = edge_softmax = _refuse
+    sddmm = edge_softmax = of_edges = _refuse
 
     @property
     def shape(self) -> tuple[int, int]:

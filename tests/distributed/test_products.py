@@ -213,6 +213,8 @@ def refusals(group: dist.ProcessGroup) -> None:
     graph, rank = graph_of(20, 1), dist.get_rank(group)
     square = distribute(graph, group, way="halo", parts="contiguous", cache=False)
     sliced = distribute(graph, group, way="features", cache=False)
+    twice = SparseGraph.from_edge_index(torch.tensor([[0, 0, 1], [1, 1, 2]]), 20)
+    repeated = distribute(twice, group, way="halo", parts="contiguous", cache=False)
     x, by_head = torch.ones(square.shape[0], 4), torch.ones(4, sliced.shape[0], 4)
     other = random_graph(20, 20, 0.1, seed=rank)
     options = "graph: differs between the processes, or their options do"
@@ -248,6 +250,15 @@ def refusals(group: dist.ProcessGroup) -> None:
         ],
         "adj: is of several devices, or an input of an exported program, and this model attends": [
             lambda: MODELS["gps"].build(4, out_channels=2, hidden_channels=8)(x, square)
+        ],
+        "message: edge values can't be divided by features": [
+            lambda: gnnsparse.aggregate_edges(sliced, lambda x_j: x_j, x_j=x)
+        ],
+        "x_j: has shape": [
+            lambda: gnnsparse.aggregate_edges(square, lambda x_j: x_j, x_j=torch.ones(len(x) + 1, 4))
+        ],
+        "A: is of several ranks, and edges that were repeated are one": [
+            lambda: gnnsparse.aggregate_edges(repeated, lambda x_j: x_j, x_j=x)
         ],
         "plan: goes with an operand of one process": [
             lambda: gnnsparse.spmm(square, x, plan=gnnsparse.prepare(graph, cache=False).plan(4))
@@ -341,6 +352,8 @@ CASES = [
     ("gat", "halo", {"heads": 2}),
     ("gatv2", "gather", {"heads": 2}),
     ("graph_transformer", "halo", {"heads": 2}),
+    ("pna", "halo", {"num_layers": 2}),
+    ("gatedgcn", "gather", {"num_layers": 2}),
 ]
 
 
@@ -365,8 +378,10 @@ SLICED = Rates(link_bytes=1e6, latency=1e-9, product_bytes=1e12, narrow_bytes=1.
 @pytest.mark.parametrize("case", range(12))
 def test_what_auto_takes_runs_and_equals_one_process(many: Ranks, case: int) -> None:
     draw = random.Random(f"auto {case}")
-    name = draw.choice(["gcn", "graphsage", "gin", "agnn", "gat", "gatv2", "graph_transformer"])
-    options: dict[str, Any] = {"num_layers": draw.choice([1, 2, 3]), "norm": draw.choice(["none", "layer"])}
+    names = ["gcn", "graphsage", "gin", "agnn", "gat", "gatv2", "graph_transformer", "pna", "gatedgcn"]
+    name = draw.choice(names)
+    norms = ["none", "batch" if name == "gatedgcn" else "layer"]
+    options: dict[str, Any] = {"num_layers": draw.choice([1, 2, 3]), "norm": draw.choice(norms)}
     if "heads" in MODELS[name].options:
         options["heads"] = draw.choice([1, 2, 3, 4, 6])
         if "out_heads" in MODELS[name].options:
@@ -391,6 +406,7 @@ def test_what_auto_takes_runs_and_equals_one_process(many: Ranks, case: int) -> 
         ("gat", {"heads": 4}, False),  # the last layer has one head
         ("gat", {"heads": 4, "out_heads": 4}, True),
         ("agnn", {}, False),
+        ("pna", {"num_layers": 1}, False),
     ],
 )
 def test_auto_divides_features_of_models_that_allow_it(

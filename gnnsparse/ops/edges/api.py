@@ -45,7 +45,7 @@ def aggregate_edges(
 
     Args:
         A: the graph, [targets, sources]; its weights are not used. Edges that were repeated in `prepare`
-            count as often as they were given.
+            count as often as they were given. Of a DistributedOperand edges are its own nonzeros.
         message: a function of the arguments below, by their names, that returns a tensor or a tuple of
             tensors. It may also use other tensors [F] or of one number, which all edges share, put the
             numbers of edges [edges, size] through `torch.nn.functional.linear(e_ij, weight, bias)` with a
@@ -85,6 +85,8 @@ def _aggregate(
     operand = check_operand(a)
     if not callable(message):
         bad_type("message", message, "a function")
+    if operand.operations is not None:
+        operand, arguments = operand.operations.of_edges(arguments)
     tensors = {name: _checked(name, tensor, operand) for name, tensor in arguments.items()}
     dtype = _dtype_of(tensors)
     if isinstance(temperature, torch.Tensor):
