@@ -24,7 +24,8 @@ __device__ __forceinline__ void store_hidden(const Tile& t, const EdgeNetwork& p
         float* x = sums[i / 2][j] + i % 2 * 2;
         x[0] += of.low + q.low;
         x[1] += of.high + q.high;
-        store_shared(at, pack_pair<kStorage>(activated<act>(x[0]), activated<act>(x[1])));
+        store_shared(
+            at, pack_pair<kStorage>(activated<Tile::P, act>(x[0]), activated<Tile::P, act>(x[1])));
       }
     }
   });

@@ -205,8 +205,8 @@ class NetworkGrad {
           const FloatPair x = unpack_pair<P>(inputs[i]);
           const float* grad = grads[i / 2][j] + i % 2 * 2;
           store_shared(t_.pair_at(t_.other(), i, j),
-                       pack_pair<kStorage>(grad[0] * activation_slope<act>(x.low),
-                                           grad[1] * activation_slope<act>(x.high)));
+                       pack_pair<kStorage>(grad[0] * activation_slope<P, act>(x.low),
+                                           grad[1] * activation_slope<P, act>(x.high)));
         }
       }
     });

@@ -12,21 +12,27 @@
 
 namespace gnnsparse::cuda {
 
-template <EdgeActivation kAct>
+// Special functions bind where activations are computed: bfloat16 has no room for what one less
+// loses, 2^-12.
+template <Precision P>
+__device__ __forceinline__ float network_sigmoid(float x) {
+  if constexpr (P == Precision::kBf16) return 0.5f * tanh_fast(0.5f * x) + 0.5f;
+  return reciprocal_fast(1.0f + exp2_fast(-1.44269504f * x));
+}
+
+template <Precision P, EdgeActivation kAct>
 __device__ __forceinline__ float activated(float x) {
   if constexpr (kAct == EdgeActivation::kRelu) return fmaxf(x, 0.0f);
-  if constexpr (kAct == EdgeActivation::kSilu) {
-    return x * reciprocal_fast(1.0f + exp2_fast(-1.44269504f * x));
-  }
+  if constexpr (kAct == EdgeActivation::kSilu) return x * network_sigmoid<P>(x);
   return 0.5f * x * (1.0f + erff(0.70710678f * x));
 }
 
 // The derivative.
-template <EdgeActivation kAct>
+template <Precision P, EdgeActivation kAct>
 __device__ __forceinline__ float activation_slope(float x) {
   if constexpr (kAct == EdgeActivation::kRelu) return x > 0.0f ? 1.0f : 0.0f;
   if constexpr (kAct == EdgeActivation::kSilu) {
-    const float s = reciprocal_fast(1.0f + exp2_fast(-1.44269504f * x));
+    const float s = network_sigmoid<P>(x);
     return s * (1.0f + x * (1.0f - s));
   }
   const float density = 0.39894228f * exp2_fast(-0.72134752f * x * x);
