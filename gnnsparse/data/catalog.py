@@ -111,10 +111,10 @@ def load_dataset(
     """Load a data set of nodes by name.
 
     `custom` is your own file, which `load_custom` reads with the options that it has: `path` and others.
-    `digits` is a part of scikit-learn, the names that end in `_like` are generated, and all others are
-    published data sets, which classes of PyG or OGB download. Every array is checked before it is used, and
-    no file can run code: Planetoid's pickles (cora, citeseer, pubmed) are read without the functions that
-    they name.
+    `digits` is a part of scikit-learn, `generated_weather` and the names that end in `_like` are generated,
+    and all others are published data sets, which classes of PyG or OGB download. Every array is checked
+    before it is used, and no file can run code: Planetoid's pickles (cora, citeseer, pubmed) are read
+    without the functions that they name.
 
     Args:
         name: one of DATASETS.

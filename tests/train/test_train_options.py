@@ -380,7 +380,7 @@ def test_settings_of_data_sets(name: str) -> None:
     train.read_settings(cfg)
     common = {"name", "root", "split", "seed", "scale"}
     written = (CONFIGS / "dataset" / f"{name}.yaml").exists()
-    own = name == "custom" or name in SEQUENCE_DATASETS or not written
+    own = name in ("custom", "generated_weather", *SEQUENCE_DATASETS) or not written
     assert set(cfg.dataset) == ({"name", *CATALOG[name].options} if own else common)
 
 
