@@ -65,11 +65,15 @@ _FLAGS = ("--std=c++17", "--device-as-default-execution-space", "--prec-div=fals
 
 
 class Variant(NamedTuple):
-    """A pass as it is compiled: in a storage dtype, for features that 2 ** `lanes_log` lanes hold."""
+    """A pass as it is compiled: in a storage dtype, for features that 2 ** `lanes_log` lanes hold.
+
+    `is_whole`: all of these lanes have features, and as many as they have room for.
+    """
 
     pass_: Pass
     dtype: torch.dtype
     lanes_log: int
+    is_whole: bool
 
     @property
     def elements(self) -> int:
@@ -151,6 +155,7 @@ class Variant(NamedTuple):
         constants = {
             "int kElements": self.elements, "bool kIs16Bits": int(self.dtype.itemsize == 2),
             "bool kIsHalf": int(self.dtype == torch.float16), "int kLanesLog": self.lanes_log,
+            "bool kIsWhole": int(self.is_whole),
             "int kBatch": batch, "int kStages": stages, "int kBlocks": self.resident_blocks(),
             "int kRingBytes": ring_bytes, "int kInputs": len(pass_.inputs), "int kSize": self.size,
             "int kOutputs": len(pass_.outputs), "int kAddend": addend,
@@ -184,9 +189,9 @@ class Variant(NamedTuple):
 @functools.lru_cache(1024)
 def variant_of(pass_: Pass, dtype: torch.dtype, width: int) -> Variant:
     """Return the variant of a pass in which features of a width are computed."""
-    found = Variant(pass_, dtype, 5)
-    chunks = -(-width // found.elements)
-    return found._replace(lanes_log=max(2, min(5, (chunks - 1).bit_length())))
+    elements = Variant(pass_, dtype, 5, False).elements
+    lanes_log = max(2, min(5, (-(-width // elements) - 1).bit_length()))
+    return Variant(pass_, dtype, lanes_log, width % (elements << lanes_log) == 0)
 
 
 def _expression(step: Step, values: list[str]) -> str:

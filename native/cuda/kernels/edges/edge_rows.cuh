@@ -6,10 +6,11 @@
 // (kernels/graph_attention/graph_stream.cuh). Issue slots bind, so that a step is full whatever
 // rows it is of, and knows no rows until it is used.
 //
-// A Message has kElements (features of a lane), kIs16Bits, kIsHalf, kLanesLog, kBatch (edges that a
-// lane takes in a step), kStages (steps that are on their way), kBlocks (for registers),
-// kRingBytes, kInputs, kOutputs, kSize (of its map, or 0), kAddend (the input that what is mapped
-// is added to before `run` sees it, or -1), input(i) and output(i), and run(in, out).
+// A Message has kElements (features of a lane), kIs16Bits, kIsHalf, kLanesLog, kIsWhole (all lanes
+// have features, and as many as they have room for), kBatch (edges that a lane takes in a step),
+// kStages (steps that are on their way), kBlocks (for registers), kRingBytes, kInputs, kOutputs,
+// kSize (of its map, or 0), kAddend (the input that what is mapped is added to before `run` sees
+// it, or -1), input(i) and output(i), and run(in, out).
 #pragma once
 
 #include "device/approximate.cuh"
@@ -183,7 +184,7 @@ class EdgeRows {
     warp_ = int64_t{blockIdx.x} * kEdgeWarps + threadIdx.x / 32;
     edge_ = lane_ / kLanes;
     chunk_ = static_cast<int>(blockIdx.y) * kLanes + lane_ % kLanes;
-    is_own_ = chunk_ < p.chunks;
+    is_own_ = M::kIsWhole || chunk_ < p.chunks;
     valid_ = p.width - chunk_ * kElements;
     offset_ = is_own_ ? static_cast<uint32_t>(kLaneBytes * chunk_) : 0u;
     memory_ = pin_register(static_cast<uint32_t>(__cvta_generic_to_shared(launched_)) +
@@ -284,7 +285,7 @@ class EdgeRows {
     }
     return s ^ (4 * vector);
   }
-  __device__ __forceinline__ bool is_real(int e) const { return e < valid_; }
+  __device__ __forceinline__ bool is_real(int e) const { return M::kIsWhole || e < valid_; }
   __device__ __forceinline__ void load_floats(const char* from, float (&to)[kElements]) const {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
