@@ -211,6 +211,29 @@ def test_a_softmax_has_one_aggregation() -> None:
     assert left(ours) == "its aggregation is max, of what a softmax weights"
 
 
+def test_two_dropouts_are_pygs() -> None:
+    """Of networks beside each other; one behind the other is drawn behind it here too."""
+    for path, is_ours in (("of_edges", False), ("nn", True)):
+        theirs, ours, given = gated()
+        found = []
+        for layer in (theirs, ours):
+            getattr(layer, path).append(Dropout(0.5))
+            torch.manual_seed(7)
+            found.append(layer(*given))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-3)
+        assert bool(used(ours)) is is_ours
+
+
+def test_compiled_layers_see_the_mode_of_dropout() -> None:
+    _, ours, given = gated()
+    run, graphs = compiled(ours.eval())
+    first = run(*given)
+    close(ours(*given), first)
+    ours.nn.train()  # and not the layer
+    assert not torch.allclose(run(*given), first)
+    assert graphs() == [True, True]
+
+
 #: Of `LAYERS`, and whether sources and targets are other nodes.
 COMPILED = [
     ("EdgeConv of a mean", True), ("EdgeConv of norms", False), ("PPFConv of a sum", True),
@@ -231,3 +254,26 @@ def test_compiled(name: str, pair: bool) -> None:
         for one, theirs in zip(got, want, strict=True):
             assert torch.allclose(one, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()))
     assert graphs()[-1]
+
+
+@pytest.mark.parametrize("is_cast", [False, True], ids=["stored", "autocast"])
+@pytest.mark.parametrize(
+    "name", ["EdgeConv of norms", "EdgeConv of a mean", "PointTransformerConv of networks"]
+)
+def test_narrow_dtypes(name: str, is_cast: bool) -> None:
+    """In bfloat16, whether the layer is stored so or runs under autocast."""
+    case, extras, _ = LAYERS[name]
+    torch.manual_seed(0)
+    theirs, ours = both(made(name.partition(" ")[0], case))
+    edges, given = edges_of(SOURCES, TARGETS), inputs(True)
+    kind, rounded = torch.bfloat16, copy.deepcopy(theirs)
+    if not is_cast:
+        given = {name: [t.to(kind) for t in tensors] for name, tensors in given.items()}
+        theirs, ours, rounded = theirs.to(kind), ours.to(kind), rounded.to(kind)
+    with in_float64(rounded):
+        exact = results(rounded, {n: [t.double() for t in of] for n, of in given.items()}, edges, extras)
+    with torch.autocast("cpu", kind, enabled=is_cast):
+        got, plain = (results(layer, given, edges, extras) for layer in (ours, theirs))
+    assert [t.dtype for t in got] == [t.dtype for t in plain]
+    assert_all_accurate(got[:2], plain[:2], exact[:2], floor=16 * ROUNDING["bf16"])
+    assert [what.rpartition(" ")[2] for what in used(ours)] == ["bf16"]

@@ -345,6 +345,7 @@ class EdgeReader(Reader):
         self.map: Source | None = None
         self.stored: dict[str, Rows] = {}  # attributes that the code sets
         self.rows: dict[int, Rows] = {}  # that are stored for all edges, by their values
+        self._dropped: Source | None = None  # what was put through dropout last
 
     def read(self, arguments: tuple[Argument, ...], form: Form) -> EdgeMessage:
         """Return the message, or raise NotShown."""
@@ -510,7 +511,8 @@ class EdgeReader(Reader):
         width_in, width, has_bias = module.part.options
         if x.sizes[:1] != (EDGES,) or len(x.sizes) != 2 or x.sizes[-1] != width_in:
             raise NotShown
-        if x.segments is None:
+        # Where rows of all edges are multiplied anyway, those of nodes are added to them before.
+        if x.segments is None or (len(x.segments) == 1 and any(map(_is_stored, x.segments[0]))):
             side, source = self._alone(x)
             bias = [("bias", module.path)] if has_bias else []
             return _of_side(side, ("linear", source, ("weight", module.path, 0, width_in), *bias), width)
@@ -520,7 +522,7 @@ class EdgeReader(Reader):
             for term in segment:
                 made = replace(term, source=("linear", term.source, weight), mapped=None)
                 # What is stored for all edges anyway, torch maps faster.
-                if term.side == "edge" and term.mapped is None and term.source[0] not in _STORED:
+                if term.side == "edge" and term.mapped is None and not _is_stored(term):
                     made = replace(made, mapped=(term.source, weight, size))
                 terms.append(made)
             start += size
@@ -546,7 +548,12 @@ class EdgeReader(Reader):
             side, source = self._alone(x)
             if side != "edge" and kind is not torch.nn.LayerNorm:
                 raise NotShown  # it depends on how often a node is
-            return _of_side(side, ("module", module.path, source), x.sizes[1])
+            made = ("module", module.path, source)
+            if kind is torch.nn.Dropout:
+                if self._dropped is not None and not _uses(source, self._dropped):
+                    raise NotShown  # they might draw their numbers in another order
+                self._dropped = made
+            return _of_side(side, made, x.sizes[1])
         if kind is torch.nn.Dropout:
             return x
         if kind not in _MODULES:
@@ -728,6 +735,11 @@ class EdgeReader(Reader):
 def _of_side(side: str, source: Source, width: Any) -> Rows:
     """Return rows of one side that torch computes by a source."""
     return Rows((EDGES, width), ((_Term(side, source),),), (width,), alone=(side, source))
+
+
+def _is_stored(term: _Term) -> bool:
+    """Return whether a term is rows of all edges that torch computes."""
+    return term.side == "edge" and term.source[0] in _STORED
 
 
 def _sum_of(terms: list[tuple[bool, Source]]) -> Source:
