@@ -16,8 +16,8 @@ from gnnsparse.sparse.operand import SparseOperand
 class EdgeOrder(NamedTuple):
     """How nonzeros and the edges given to `prepare` correspond.
 
-    `edge_of` int64 [nnz] has the number of edges for self-loops that were added (`has_added`); `nonzero_of`
-    is int64 [edges]; `has_repeats`: edges share a nonzero.
+    `edge_of` int32 [nnz] has the number of edges for self-loops that were added (`has_added`); `nonzero_of`
+    is int32 [edges]; `has_repeats`: edges share a nonzero.
     """
 
     edge_of: torch.Tensor
@@ -36,7 +36,9 @@ def order_of(operand: SparseOperand) -> EdgeOrder:
     edge_of = torch.full((operand.nnz,), edges, dtype=torch.int64, device=device)
     edge_of = edge_of.scatter(0, nonzero_of, numbers)
     has_repeats = bool((edge_of[nonzero_of] != numbers).any())
-    return EdgeOrder(edge_of, nonzero_of, has_repeats, has_added=bool((edge_of == edges).any()))
+    has_added = bool((edge_of == edges).any())
+    # There are fewer than 2^31 of both: half of the memory, for as long as the operand is there.
+    return EdgeOrder(edge_of.int(), nonzero_of.int(), has_repeats, has_added)
 
 
 class _Reorder(torch.autograd.Function):
