@@ -97,6 +97,19 @@ def test_results_and_gradients(gpu_place: Place, case: Case) -> None:
         assert torch.equal(one, again)
 
 
+def test_rows_between_vectors_are_copied(late_place: Place) -> None:
+    case = Case(torch.float16, 16, 8, "silu", norm=False, edges=20)
+    operand, tensors = operand_of(case, late_place.device), tensors_of(case, late_place.device)
+    wanted = edge_network(operand, Options("silu", None), *tensors)
+    moved: list[Any] = [
+        None if t is None else torch.cat([t[:1].flatten()[:1], t.flatten()])[1:].view(t.shape)
+        for t in tensors
+    ]
+    assert moved[0].data_ptr() % 16
+    for one, want in zip(edge_network(operand, Options("silu", None), *moved), wanted, strict=True):
+        assert torch.equal(one, want)
+
+
 @pytest.mark.parametrize("norm", [True, False])
 def test_a_block_runs_it(late_place: Place, norm: bool) -> None:
     """In the precision of its operand, and in half precision; gradients are differentiable again."""

@@ -109,12 +109,18 @@ def _padded(width: int, *matrices: torch.Tensor | None, dtype: torch.dtype) -> t
     return out
 
 
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """Return contiguous rows that begin at a multiple of 16 bytes."""
+    x = x.contiguous()
+    return x if x.data_ptr() % 16 == 0 else x.clone()
+
+
 class _Network:
     """A network with its arguments, as kernels take it; `back`: with what the backward pass needs."""
 
     def __init__(self, operand: SparseOperand, options: Options, tensors: Sequence[Any], back: bool) -> None:
         e, p, q, w1, w2, b2, weight, bias = tensors
-        self.e, self.p, self.q = e.contiguous(), p.contiguous(), q.contiguous()
+        self.e, self.p, self.q = _aligned(e), _aligned(p), _aligned(q)
         self.operand, self.tiles, gpu = operand, _tiles_of(operand), path()
         self.dim, self.hidden, device = e.shape[1], p.shape[1], operand.device
         self.width = _width(operand, (self.dim, self.hidden))
@@ -211,7 +217,7 @@ class _EdgeNetwork(dispatch.Operation):
     def backward(ctx: Any, *grads: Any) -> Any:
         """Compute the gradients of the tensors."""
         tensors = alive(ctx.saved_tensors)
-        given = [None if g is None else dispatch.gradient("edge_network", g) for g in grads]
+        given = [None if g is None else _aligned(dispatch.gradient("edge_network", g)) for g in grads]
         if all(g is None for g in given):
             return (None,) * (len(tensors) + 3)
 
