@@ -124,6 +124,15 @@ def test_layers(name: str, pair: bool) -> None:
     assert left(ours) == ""
 
 
+def test_the_first_call_of_a_layer_without_sizes_is_as_those_that_follow() -> None:
+    """PyG's code runs once, as it finds out the sizes."""
+    tensors = inputs(edges := edges_of(SOURCES, SOURCES))
+    ours = interop.accelerate(pyg.GENConv(-1, OUT, edge_dim=-1), convert="always")
+    first, second = (ours(tensors["x"], edges, tensors["attr"]) for _ in range(2))
+    assert torch.equal(first, second)
+    assert sum(used(ours).values()) == 2, str(interop.report(ours))
+
+
 def test_attention_of_a_layer_that_stores_it() -> None:
     """FAConv's message stores what the call returns, with its gradient."""
     edges, x = edges_of(SOURCES, SOURCES), torch.randn(SOURCES, WIDTH)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import MessagePassing
 
 from gnnsparse.errors import check_choice, check_flag
@@ -146,12 +147,20 @@ def _make_propagate(base: Any, kind: type | None) -> Callable[..., Any]:
         if is_sparse(edge_index) and self.fuse and not is_compiling:
             with multiplying(state, edge_index):
                 return base.propagate(self, edge_index, size=size, **given)
-        if kind is not None:
-            out = NOTHING if is_compiling else propagate_as(self, kind, state, edge_index, size, given)
-        else:
-            run = propagate_compiled if is_compiling else propagate
-            out = run(self, state, edge_index, size, given)
-        return base.propagate(self, edge_index, size=size, **given) if out is NOTHING else out
+
+        def run() -> Any:
+            if kind is not None:
+                return NOTHING if is_compiling else propagate_as(self, kind, state, edge_index, size, given)
+            return (propagate_compiled if is_compiling else propagate)(self, state, edge_index, size, given)
+
+        if (out := run()) is not NOTHING:
+            return out
+        is_first = not (is_compiling or state.runs_on or state.fallbacks)
+        is_lazy = is_first and any(type(p) is UninitializedParameter for p in self.parameters())
+        out = base.propagate(self, edge_index, size=size, **given)
+        # What has sizes now may be ours, and then the first call has the bits of those that follow.
+        again = run() if is_lazy else NOTHING
+        return out if again is NOTHING else again
 
     propagate_.__name__ = "propagate"
     # The name that PyG gives the module of the method that it generates.
