@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import check_choice
 from gnnsparse.nn import InteractionBlock, dropout
 from models.edge_stack import EdgeStack
 from models.parts import make_norm
@@ -28,7 +27,8 @@ class MeshGraphNet(EdgeStack):
         edge_channels: features of an edge, at least 1.
         num_layers: number of blocks.
         dropout: probability with which training drops hidden features of the decoder, in [0, 1).
-        norm: what encoders and the networks of blocks end in: "none" or "layer".
+        norm: "layer": encoders and the networks of blocks end in layer norms, as the authors have it;
+            "batch": encoders end in batch norms, and one of nodes follows each block, too; or "none".
     """
 
     least_edge_channels = 1
@@ -44,7 +44,6 @@ class MeshGraphNet(EdgeStack):
         dropout: float = 0.0,
         norm: str = "layer",
     ) -> None:
-        check_choice("norm", norm, ("none", "layer"))
         super().__init__(
             in_channels, hidden_channels, out_channels, edge_channels, num_layers, dropout, norm, True
         )
@@ -53,6 +52,8 @@ class MeshGraphNet(EdgeStack):
             last = torch.nn.Linear(hidden_channels, hidden_channels)
             return [torch.nn.SiLU(), last, make_norm(norm, hidden_channels)]
 
+        outside = norm if norm == "batch" else "none"
+        self.norms = torch.nn.ModuleList(make_norm(outside, hidden_channels) for _ in self.convs)
         self.encode = torch.nn.Sequential(*behind())
         first = torch.nn.Linear(edge_channels, hidden_channels)
         self.encode_edges = torch.nn.Sequential(first, *behind())
@@ -61,13 +62,14 @@ class MeshGraphNet(EdgeStack):
 
     def make_conv(self, width: int, norm: str) -> torch.nn.Module:
         """Make an InteractionBlock."""
-        return InteractionBlock(width, width, norm=norm == "layer")
+        return InteractionBlock(width, width, norm=norm != "none")
 
     def layers(
         self, x: torch.Tensor, adj: SparseOperand | torch.Tensor, edge_attr: torch.Tensor | None
     ) -> torch.Tensor:
         """Return hidden features of the decoder, of those of the encoder, [nodes, hidden_channels]."""
         x, edges = self.encode(x), self.encode_edges(edge_attr)
-        for block in self.convs:
+        for block, norm in zip(self.convs, self.norms, strict=True):
             x, edges = block(x, adj, edges)
+            x = norm(x)
         return dropout(self.decode(x), self.dropout, self.training)
