@@ -33,6 +33,8 @@ def order_of(operand: SparseOperand) -> EdgeOrder:
     numbers = torch.arange(edges, dtype=torch.int64, device=device)
     # The number of a nonzero, moved to the place of each edge.
     nonzero_of = operand.to_coo_order(torch.arange(operand.nnz, dtype=torch.int64, device=device))
+    if operand.added_loops is None and operand.nnz == edges:  # each edge has a nonzero of its own
+        return EdgeOrder(torch.empty_like(numbers).scatter_(0, nonzero_of, numbers), nonzero_of, False, False)
     edge_of = torch.full((operand.nnz,), edges, dtype=torch.int64, device=device)
     edge_of = edge_of.scatter(0, nonzero_of, numbers)
     has_repeats = bool((edge_of[nonzero_of] != numbers).any())

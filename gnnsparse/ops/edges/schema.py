@@ -76,16 +76,16 @@ def _rows_of(operand: SparseOperand, by_column: bool) -> Rows:
         if are_nonzeros(operand):  # the arrays themselves, which may be overwritten
             ids = operand.transpose_map.to(torch.int32) if by_column else None
             return Rows(operand.T.kernels if by_column else operand.kernels, ids, operand.nnz)
-        order, edges = order_of(operand), edges_of(operand)
+        order, kernels = order_of(operand), operand.kernels
         if order.has_repeats:
-            return _repeated_rows(operand, edges, by_column)
-        ids, is_loop = order.edge_of, order.edge_of == operand.num_edges
+            return _repeated_rows(operand, edges_of(operand), by_column)
+        ids = order.edge_of
         if order.has_added:
+            is_loop = ids == operand.num_edges
             ids = torch.where(is_loop, operand.num_edges - 1 + is_loop.cumsum(0), ids)
-        kernels = operand.kernels
         if by_column:
-            ids, kernels = ids[operand.transpose_map.long()], operand.T.kernels
-        return Rows(kernels, ids.to(torch.int32), edges.target.numel())
+            ids, kernels = ids.index_select(0, operand.transpose_map), operand.T.kernels
+        return Rows(kernels, ids.to(torch.int32), operand.nnz)
 
 
 def _repeated_rows(operand: SparseOperand, edges: Edges, by_column: bool) -> Rows:
