@@ -6,7 +6,9 @@
 features, on the CPU. "steps" are training steps (forward, cross entropy, backward, Adam) of three layers of
 128 channels on a GPU, on a graph like ogbn-arxiv and on one of Cora's size: PyG's, PyG's compiled,
 accelerated in fp32 and under autocast with fp16, each eager and in a CUDA graph, with peak memory. Models
-that are compared run in one process. All times are medians.
+that are compared run in one process. All times are medians. "calls" are forward and backward of one layer of
+16 channels on small graphs, on one thread of the CPU, in microseconds: there the fastest of fifty calls is
+compared, as a machine is shared.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import argparse
 import copy
 import itertools
 import math
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,22 +44,23 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "GINE": lambda: pyg.GINEConv(torch.nn.Linear(WIDTH, WIDTH), edge_dim=EDGE_DIM),
     "ResGated": lambda: pyg.ResGatedGraphConv(WIDTH, WIDTH),
 }
-CONVS: dict[str, Callable[[], Any]] = {
-    "GCN": lambda: pyg.GCNConv(CHANNELS, CHANNELS),
-    "SAGE": lambda: pyg.SAGEConv(CHANNELS, CHANNELS),
-    "GIN": lambda: pyg.GINConv(torch.nn.Linear(CHANNELS, CHANNELS)),
-    "GAT": lambda: pyg.GATConv(CHANNELS, CHANNELS // HEADS, heads=HEADS),
-    "GATv2": lambda: pyg.GATv2Conv(CHANNELS, CHANNELS // HEADS, heads=HEADS),
-    "TransformerConv": lambda: pyg.TransformerConv(CHANNELS, CHANNELS // HEADS, heads=HEADS),
-    "GINE": lambda: pyg.GINEConv(torch.nn.Linear(CHANNELS, CHANNELS), edge_dim=EDGE_DIM),
-    "ResGated": lambda: pyg.ResGatedGraphConv(CHANNELS, CHANNELS),
-    "GEN": lambda: pyg.GENConv(CHANNELS, CHANNELS),
-    "PNA": lambda: pyg.PNAConv(
-        CHANNELS, CHANNELS, ["mean", "max", "min", "std"], ["identity", "amplification"], torch.arange(64)
+#: By the number of channels.
+CONVS: dict[str, Callable[[int], Any]] = {
+    "GCN": lambda c: pyg.GCNConv(c, c),
+    "SAGE": lambda c: pyg.SAGEConv(c, c),
+    "GIN": lambda c: pyg.GINConv(torch.nn.Linear(c, c)),
+    "GAT": lambda c: pyg.GATConv(c, c // HEADS, heads=HEADS),
+    "GATv2": lambda c: pyg.GATv2Conv(c, c // HEADS, heads=HEADS),
+    "TransformerConv": lambda c: pyg.TransformerConv(c, c // HEADS, heads=HEADS),
+    "GINE": lambda c: pyg.GINEConv(torch.nn.Linear(c, c), edge_dim=EDGE_DIM),
+    "ResGated": lambda c: pyg.ResGatedGraphConv(c, c),
+    "GEN": lambda c: pyg.GENConv(c, c),
+    "PNA": lambda c: pyg.PNAConv(
+        c, c, ["mean", "max", "min", "std"], ["identity", "amplification"], torch.arange(64)
     ),
-    "CG": lambda: pyg.CGConv(CHANNELS),
-    "FiLM": lambda: pyg.FiLMConv(CHANNELS, CHANNELS),
-    "RGCN": lambda: pyg.RGCNConv(CHANNELS, CHANNELS, RELATIONS),
+    "CG": lambda c: pyg.CGConv(c),
+    "FiLM": lambda c: pyg.FiLMConv(c, c),
+    "RGCN": lambda c: pyg.RGCNConv(c, c, RELATIONS),
 }
 #: What layers take besides, for a number of edges.
 MORE: dict[str, Callable[[int, torch.device], torch.Tensor]] = {
@@ -72,6 +77,9 @@ CAPTURABLE = ("GCN", "SAGE", "GIN", "TransformerConv")
 _WARMUP = 15
 #: Nodes and edges of Cora, whose edges are stored in both directions.
 CORA = (2708, 10556)
+#: Graphs of the part "calls": the size of Cora, a batch of molecules, and one of them.
+SMALL = {"cora": CORA, "molecules": (600, 1300), "molecule": (30, 64)}
+SMALL_CHANNELS = 16
 
 
 def layers(repeats: int, names: list[str]) -> Iterator[dict[str, Any]]:
@@ -84,7 +92,7 @@ def layers(repeats: int, names: list[str]) -> Iterator[dict[str, Any]]:
         plain = LAYERS[name]()
         models = {"pyg": plain, "accelerated": interop.accelerate(copy.deepcopy(plain))}
         more = [MORE[name](EDGES, cpu)] if name in MORE else []
-        found = {"layer": name, "nodes": NODES, "edges": EDGES, "width": WIDTH}
+        found: dict[str, Any] = {"layer": name, "nodes": NODES, "edges": EDGES, "width": WIDTH}
         for kind, model in models.items():
 
             def step(model: Any = model, more: list[torch.Tensor] = more) -> None:
@@ -95,13 +103,42 @@ def layers(repeats: int, names: list[str]) -> Iterator[dict[str, Any]]:
         yield {**found, "ratio": found["pyg_ms"] / found["accelerated_ms"]}
 
 
+def calls(repeats: int, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Forward and backward of one layer on small graphs, on a thread of the CPU, PyG's in turns with ours."""
+    cpu = torch.device("cpu")
+    torch.set_num_threads(1)
+    for (graph, (nodes, edges)), name in itertools.product(SMALL.items(), names):
+        torch.manual_seed(0)
+        edge_index = torch.randint(0, nodes, (2, edges), device=cpu)
+        x = torch.randn(nodes, SMALL_CHANNELS, dtype=torch.float32, device=cpu).requires_grad_()
+        more = [MORE[name](edges, cpu)] if name in MORE else []
+        plain = CONVS[name](SMALL_CHANNELS)
+        models = {"pyg": plain}
+        for convert in ("auto", "always"):
+            models[convert] = interop.accelerate(copy.deepcopy(plain), convert=convert)
+        times: dict[str, list[float]] = {kind: [] for kind in models}
+        for at in range(_WARMUP + repeats):
+            for kind, model in models.items():
+                start = time.perf_counter()
+                model.zero_grad(set_to_none=True)
+                model(x, edge_index, *more).sum().backward()
+                if at >= _WARMUP:
+                    times[kind].append((time.perf_counter() - start) * 1e6)
+        found: dict[str, Any] = {"layer": name, "graph": graph, "nodes": nodes, "edges": edges}
+        for kind, of in times.items():
+            ordered = sorted(of)
+            found[f"{kind}_us"] = {"median": statistics.median(of), "fastest": ordered[len(of) // 50]}
+        fastest = {kind: found[f"{kind}_us"]["fastest"] for kind in models}
+        yield {**found, **{f"ratio_{k}": fastest["pyg"] / fastest[k] for k in ("auto", "always")}}
+
+
 class Model(torch.nn.Module):
     """Three layers of one kind with ReLU between them, and a linear classifier."""
 
     def __init__(self, name: str, edges: int, device: torch.device) -> None:
         super().__init__()
         self.more = [MORE[name](edges, device)] if name in MORE else []
-        self.convs = torch.nn.ModuleList(CONVS[name]() for _ in range(3))
+        self.convs = torch.nn.ModuleList(CONVS[name](CHANNELS) for _ in range(3))
         self.lin = torch.nn.Linear(CHANNELS, CLASSES)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
@@ -165,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--parts", nargs="+", default=None, choices=["layers", "steps"])
+    parser.add_argument("--parts", nargs="+", default=None, choices=["layers", "calls", "steps"])
     parser.add_argument("--layers", nargs="+", default=[*CONVS, "APPNP"], choices=[*CONVS, "APPNP"])
     graphs = ["arxiv_like", "cora_like"]
     parser.add_argument("--graphs", nargs="+", default=graphs, choices=graphs, help="of the steps")
@@ -179,7 +216,12 @@ def main() -> None:
         results[part] = []
         chosen = [name for name in arguments.layers if name in CONVS], arguments.graphs, arguments.kinds
         on_cpu = [name for name in arguments.layers if name in LAYERS]
-        for row in layers(arguments.repeats, on_cpu) if part == "layers" else steps(device, *chosen):
+        rows = {
+            "layers": layers(arguments.repeats, on_cpu),
+            "calls": calls(arguments.repeats, chosen[0]),
+            "steps": steps(device, *chosen),
+        }[part]
+        for row in rows:
             print(row, flush=True)
             results[part].append(row)
     if arguments.out is not None:

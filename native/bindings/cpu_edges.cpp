@@ -136,8 +136,11 @@ void run(const cpu::EdgeProgram& program, const CsrHandle& matrix, const Memory&
          const std::vector<py::object>& arguments, const std::vector<py::object>& outputs,
          int threads) {
   cpu::EdgeArgs args;
-  args.program = &program;
   args.a = host(matrix);
+  // Short rows are executed several at a time.
+  constexpr int64_t kShort = 12, kMostFeatures = 256;
+  const bool is_short = args.a.nnz < kShort * args.a.rows && width <= kMostFeatures;
+  args.program = is_short ? program.spanning.get() : &program;
   args.width = width;
   require_at_least_one(width, "width");
   if (edges < 0 || edges > INT32_MAX || (!edge_ids.given && edges < args.a.nnz)) {

@@ -33,15 +33,16 @@ Kind kind_of(const char* const (&names)[kCount], const std::string& name, const 
   return static_cast<Kind>(found - std::begin(names));
 }
 
-EdgeValue value_of(EdgeInput kind) {
+EdgeValue value_of(EdgeInput kind, bool spans_rows) {
+  const EdgeLevel row = spans_rows ? EdgeLevel::kEdge : EdgeLevel::kRow;
   switch (kind) {
     case EdgeInput::kRow:
-      return {EdgeLevel::kRow, true};
+      return {row, true};
     case EdgeInput::kGatheredNumber:
     case EdgeInput::kEdgeNumber:
       return {EdgeLevel::kEdge, false};
     case EdgeInput::kRowNumber:
-      return {EdgeLevel::kRow, false};
+      return {row, false};
     case EdgeInput::kVector:
       return {EdgeLevel::kShared, true};
     case EdgeInput::kVectorNumber:
@@ -128,12 +129,14 @@ class Allocator {
 }  // namespace
 
 EdgeProgram::EdgeProgram(const std::vector<std::string>& input_names, const std::vector<int>& sizes,
-                         const std::vector<Step>& steps, const std::vector<Output>& output_names) {
+                         const std::vector<Step>& steps, const std::vector<Output>& output_names,
+                         bool spans_rows)
+    : spans_rows(spans_rows) {
   if (sizes.size() != input_names.size()) reject("sizes", "must be as many as inputs");
   std::vector<EdgeValue> values;
   for (size_t i = 0; i < input_names.size(); ++i) {
     inputs.push_back(kind_of<EdgeInput>(kInputs, input_names[i], "inputs"));
-    values.push_back(value_of(inputs.back()));
+    values.push_back(value_of(inputs.back(), spans_rows));
     if (inputs.back() != EdgeInput::kMapped) continue;
     if (mapped >= 0) reject("inputs", "have more than one mapped input; accepted: at most one");
     mapped = static_cast<int>(i);
@@ -192,6 +195,9 @@ EdgeProgram::EdgeProgram(const std::vector<std::string>& input_names, const std:
   }
   for (size_t k = 0; k < outputs.size(); ++k) {
     if (!is_stored[k]) store(k);
+  }
+  if (!spans_rows) {
+    spanning = std::make_shared<EdgeProgram>(input_names, sizes, steps, output_names, true);
   }
 }
 

@@ -25,12 +25,22 @@ struct Lanes {
   Vec at(int64_t e, int64_t v) const { return load(of(e) + v * vector); }
 };
 
+// Edges of a batch that are of one row, and whether they are the row's first and last ones.
+struct Segment {
+  int64_t at;  // in the batch
+  int64_t count;
+  int64_t row;  // the caller's number
+  bool is_first;
+  bool is_last;
+};
+
 struct Batch {
   int64_t begin = 0;  // its first nonzero
   int64_t count = 0;
-  bool is_first = false;  // of its row
-  int64_t row = 0;        // the caller's number
   int64_t ids[kMostBatch];
+  int64_t rows[kMostBatch];  // the caller's numbers; rows[0] is that of values of a row
+  int64_t segment_count = 0;
+  Segment segments[kMostBatch];
 };
 
 class EdgeMachine {
@@ -62,16 +72,19 @@ class EdgeMachine {
 
   void run(int64_t begin, int64_t end) {
     last_ = args_.a.indptr[end];
+    if (program_.spans_rows) {  // there is one block of features
+      run_rows(begin, end, 0);
+      return;
+    }
     for (int64_t i = begin; i < end; ++i) {
-      std::fill(totals_.begin(), totals_.end(), 0.0f);
-      for (int64_t f = 0; f < args_.width; f += block_) run_row(i, f);
+      for (int64_t f = 0; f < args_.width; f += block_) run_rows(i, i + 1, f);
     }
   }
 
  private:
-  void run_row(int64_t i, int64_t f) {
+  // Where values are computed once a row it is one row.
+  void run_rows(int64_t begin, int64_t end, int64_t f) {
     Batch batch;
-    batch.row = args_.row_ids == nullptr ? i : args_.row_ids[i];
     first_ = f;
     features_ = std::min(block_, args_.width - f);
     vectors_ = ceil_div<int64_t>(features_, kWidth);
@@ -79,24 +92,60 @@ class EdgeMachine {
       execute(program_.shared, batch);
       shared_at_ = f;
     }
-    const size_t outputs = program_.outputs.size();
-    memset(sums_, 0, outputs * block_ * sizeof(float));
-    const int64_t begin = args_.a.indptr[i], end = args_.a.indptr[i + 1];
-    if (begin == end) {
-      std::fill(winners_.begin(), winners_.end(), -1);
-    } else {
-      execute(program_.row, batch);
-    }
-    for (int64_t e = begin; e < end; e += batch_) {
-      batch.begin = e;
-      batch.is_first = e == begin;
-      batch.count = std::min(batch_, end - e);
-      for (int64_t j = 0; j < batch.count; ++j) {
-        batch.ids[j] = args_.edge_ids == nullptr ? e + j : args_.edge_ids[e + j];
-      }
+    int64_t e = args_.a.indptr[begin];
+    for (int64_t i = begin; fill(batch, i, e, end);) {
+      if (!program_.spans_rows && batch.segments[0].is_first) execute(program_.row, batch);
       execute(program_.edge, batch);
     }
-    for (size_t k = 0; k < outputs; ++k) finish(k, batch.row);
+  }
+
+  // Takes edges from nonzero e of row i on, and stores the results of rows without edges. False
+  // where there are none before row `end`.
+  bool fill(Batch& batch, int64_t& i, int64_t& e, int64_t end) {
+    batch.begin = e;
+    batch.count = batch.segment_count = 0;
+    while (i < end && batch.count < batch_) {
+      const int64_t first = args_.a.indptr[i], last = args_.a.indptr[i + 1];
+      const int64_t row = args_.row_ids == nullptr ? i : args_.row_ids[i];
+      const int64_t count = std::min(batch_ - batch.count, last - e);
+      if (first == last) {
+        store_nothing(row);
+      } else {
+        batch.segments[batch.segment_count++] = {batch.count, count, row, e == first,
+                                                 e + count == last};
+      }
+      for (int64_t j = 0; j < count; ++j) {
+        batch.ids[batch.count] = id(e++);
+        batch.rows[batch.count++] = row;
+      }
+      if (e == last) ++i;
+    }
+    return batch.count > 0;
+  }
+
+  // The results of a row without edges; sums may be of a row that goes on.
+  void store_nothing(int64_t row) {
+    for (size_t k = 0; k < program_.outputs.size(); ++k) {
+      switch (program_.outputs[k]) {
+        case EdgeOutput::kMax:
+        case EdgeOutput::kMin:
+          std::fill_n(args_.winners[k] + row * args_.width + first_, features_, -1);
+          [[fallthrough]];
+        case EdgeOutput::kSum:
+          store_row(static_cast<int>(k), row, [](int64_t) { return Vec{}; });
+          break;
+        case EdgeOutput::kRowNumber:
+          static_cast<float*>(args_.outputs[k].data)[row] = 0.0f;
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  void clear(size_t k) {
+    memset(sums_ + k * block_, 0, block_ * sizeof(float));
+    if (first_ == 0) totals_[k] = 0.0f;
   }
 
   void execute(const std::vector<EdgeInstruction>& instructions, const Batch& batch) {
@@ -255,6 +304,9 @@ class EdgeMachine {
     if (instruction.result.level == EdgeLevel::kEdge) is_argument_[instruction.result.slot] = 0;
     const auto by_column = [this](int64_t e) { return column(e); };
     const auto by_id = [this](int64_t e) { return id(e); };
+    const auto by_row = [&](int64_t e) {
+      return batch.rows[std::min(e - batch.begin, batch.count - 1)];
+    };
     const auto features = [&](auto index) {
       with_type(x.dtype, [&](auto type) {
         using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
@@ -282,16 +334,20 @@ class EdgeMachine {
       case EdgeInput::kEdge:
         return features(by_id);
       case EdgeInput::kRow:
+        if (program_.spans_rows) return features(by_row);
         return with_type(x.dtype, [&](auto type) {
           using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
-          copy_block(row_of<T>(x, batch.row) + first_, out.data);
+          copy_block(row_of<T>(x, batch.rows[0]) + first_, out.data);
         });
       case EdgeInput::kVector:
         return copy_block(static_cast<const float*>(x.data) + first_, out.data);
       case EdgeInput::kVectorNumber:
         return number(0, 0);
       case EdgeInput::kRowNumber:
-        return number(0, batch.row);
+        for (int64_t j = 0; j < (program_.spans_rows ? batch.count : 1); ++j) {
+          number(j, batch.rows[j]);
+        }
+        return;
       case EdgeInput::kGatheredNumber:
         for (int64_t j = 0; j < batch.count; ++j) number(j, column(batch.begin + j));
         return;
@@ -307,7 +363,8 @@ class EdgeMachine {
                         });
       case EdgeInput::kRowWinner:
         for (int64_t j = 0; j < batch.count; ++j) {
-          is_winner(row_of<int32_t>(x, batch.row) + first_, batch.ids[j], out.data + j * out.edge);
+          is_winner(row_of<int32_t>(x, batch.rows[j]) + first_, batch.ids[j],
+                    out.data + j * out.edge);
         }
     }
   }
@@ -356,13 +413,15 @@ class EdgeMachine {
     switch (program_.outputs[k]) {
       case EdgeOutput::kSum:
       case EdgeOutput::kRowNumber:
-        return add_edges(x, batch.count, sums_ + k * block_);
+        return for_segments(batch, k, [&](const Segment& of) {
+          add_edges(x, of.at, of.at + of.count, sums_ + k * block_);
+        });
       case EdgeOutput::kVector:
-        return add_edges(x, batch.count, own);
+        return add_edges(x, 0, batch.count, own);
       case EdgeOutput::kMax:
-        return extreme<true>(x, batch, k);
+        return for_segments(batch, k, [&](const Segment& of) { extreme<true>(x, batch, of, k); });
       case EdgeOutput::kMin:
-        return extreme<false>(x, batch, k);
+        return for_segments(batch, k, [&](const Segment& of) { extreme<false>(x, batch, of, k); });
       case EdgeOutput::kEdge:
         for (int64_t j = 0; j < batch.count; ++j) {
           store_row(k, batch.ids[j], [&](int64_t v) { return x.at(j, v); });
@@ -385,29 +444,39 @@ class EdgeMachine {
     }
   }
 
-  void add_edges(const Lanes& x, int64_t edges, float* to) const {
+  template <class Body>
+  void for_segments(const Batch& batch, size_t k, Body body) {
+    for (int64_t s = 0; s < batch.segment_count; ++s) {
+      const Segment& of = batch.segments[s];
+      if (of.is_first) clear(k);
+      body(of);
+      if (of.is_last) finish(k, of.row);
+    }
+  }
+
+  void add_edges(const Lanes& x, int64_t begin, int64_t end, float* to) const {
     for (int64_t v = 0; v < vectors_; ++v) {
       Vec total = {};
-      for (int64_t e = 0; e < edges; ++e) total += x.at(e, v);
+      for (int64_t e = begin; e < end; ++e) total += x.at(e, v);
       store(to + v * kWidth, load(to + v * kWidth) + total);
     }
   }
 
   template <bool kLargest>
-  void extreme(const Lanes& x, const Batch& batch, int k) {
+  void extreme(const Lanes& x, const Batch& batch, const Segment& of, int k) {
     for (int64_t v = 0; v < vectors_; ++v) {
       float* value = sums_ + k * block_ + v * kWidth;
       int32_t* place = winners_.data() + k * block_ + v * kWidth;
       Vec best = load(value);
       IntVec winner;
       memcpy(&winner, place, sizeof winner);
-      int64_t e = 0;
-      if (batch.is_first) {
-        best = x.at(0, v);
-        winner = IntVec{} + static_cast<int32_t>(batch.ids[0]);
-        e = 1;
+      int64_t e = of.at;
+      if (of.is_first) {
+        best = x.at(e, v);
+        winner = IntVec{} + static_cast<int32_t>(batch.ids[e]);
+        ++e;
       }
-      for (; e < batch.count; ++e) {
+      for (; e < of.at + of.count; ++e) {
         const Vec y = x.at(e, v);
         const IntVec is_better = kLargest ? y > best : y < best;
         const IntVec takes = is_better | ((y != y) & (best == best));  // the first NaN wins

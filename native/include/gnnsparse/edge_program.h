@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -70,7 +71,8 @@ struct EdgeProgram {
 
   // The fields of a Pass. Throws std::invalid_argument where these are no program.
   EdgeProgram(const std::vector<std::string>& input_names, const std::vector<int>& sizes,
-              const std::vector<Step>& steps, const std::vector<Output>& output_names);
+              const std::vector<Step>& steps, const std::vector<Output>& output_names,
+              bool spans_rows = false);
 
   std::vector<EdgeInput> inputs;
   std::vector<EdgeOutput> outputs;
@@ -80,6 +82,10 @@ struct EdgeProgram {
   std::vector<EdgeInstruction> shared, row, edge;
   int fixed_slots = 0;
   int edge_slots = 0;
+  // Whether edges that are executed together may be of several rows: nothing is computed once a
+  // row.
+  bool spans_rows;
+  std::shared_ptr<const EdgeProgram> spanning;  // the same program so, of one that does not
 };
 
 // Features [.., width] are matrices, numbers and winners arrays without gaps.
