@@ -339,17 +339,20 @@ class Runs:
             device=place.device, precision=case.precision, values=entry.values_with(case.sizes),
             trainer=trainer, peers=place.peers, sampler=sampler or SamplerConfig(),
             preprocess=PreprocessConfig(cache=False if place.peers is None else str(folder)),
+            model=None if place.peers is None else self._model(),
         )  # fmt: skip
         self.data = self._task.make_data(dataset, run)
         epochs = -(-steps // self.data.steps_per_epoch)
         trainer = replace(trainer, max_epochs=epochs, val_every=epochs, log_every=steps)
         self._run = replace(run, trainer=trainer)
 
-    def _module(self) -> Any:
+    def _model(self) -> torch.nn.Module:
         torch.manual_seed(0)
         sizes = self._dataset.num_features, self._dataset.num_classes
-        model = MODELS[self._case.model].build(sizes[0], out_channels=sizes[1], **self._case.sizes)
-        return self._task.make_module(model, self.data, self._run)
+        return MODELS[self._case.model].build(sizes[0], out_channels=sizes[1], **self._case.sizes)
+
+    def _module(self) -> Any:
+        return self._task.make_module(self._model(), self.data, self._run)
 
     def capturable(self) -> str | None:
         """Return why steps can't be captured; None: nothing is known to forbid it."""

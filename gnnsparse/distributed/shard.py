@@ -303,11 +303,12 @@ def content_of(graph: SparseGraph, recipe: ShardRecipe) -> str:
 _GPU_BYTES = 80
 
 
-def _on(graph: SparseGraph, device: torch.device | None) -> SparseGraph:
-    """Return a graph where its shards are made: on a GPU with room for it, or on the CPU."""
-    if device is None or device.type != "cuda" or path().free_memory(device) < _GPU_BYTES * graph.nnz:
-        return graph.to(torch.device("cpu"))
-    return graph.to(device)
+def _made(recipe: ShardRecipe, graph: SparseGraph, device: torch.device | None) -> list[Shard]:
+    """Make the shards of all ranks on a GPU with room for the graph, or on the CPU."""
+    if device is not None and device.type == "cuda" and path().free_memory(device) >= _GPU_BYTES * graph.nnz:
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return recipe.make(graph.to(device))
+    return recipe.make(graph.to(torch.device("cpu")))
 
 
 @contextlib.contextmanager
@@ -333,7 +334,7 @@ def load_shard(
     returns whether the shard was read.
     """
     if cache is None:
-        return recipe.make(_on(graph, device))[rank], False
+        return _made(recipe, graph, device)[rank], False
     cache.check_folder()
     keys = [fingerprint([], content, other) for other in range(recipe.parts)]
     load = functools.partial(
@@ -345,7 +346,7 @@ def load_shard(
         if locked and (shard := load()) is not None:
             return shard, True
         with _threads_of(recipe.parts if locked else 1):
-            shards = recipe.make(_on(graph, device))
+            shards = _made(recipe, graph, device)
         if locked:
             for key, made in zip(keys, shards, strict=True):
                 cache.store(key, *_pack(made))
