@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch_geometric.nn import MLP, aggr
+from torch_geometric.nn import aggr
 
 from gnnsparse.interop.models import FallbackError, precision_of
 from gnnsparse.interop.pyg.edge_message import (
@@ -359,9 +359,7 @@ def _watch_module(module: torch.nn.Module, path: tuple[str, ...], watch: dict[st
     for name in ("forward", "reduce"):
         if (function := getattr(type(module), name, None)) is not None:
             watch["codes"].append((path, name, function.__code__))
-    # The mode of a module counts if it is read: that of the whole layer is.
-    unread = ("training",) if type(module) not in (torch.nn.Dropout, MLP) else ()
-    own = {k: v for k, v in vars(module).items() if not k.startswith("_") and k not in unread}
+    own = {k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training"}
     watch["values"] += [(path, k, v) for k, v in own.items() if is_constant(v)]
     watch["values"] += [(path, k, None) for k, v in module._parameters.items() if v is None]
     for name, part in module._modules.items():
