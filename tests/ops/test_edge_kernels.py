@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,10 @@ def test_a_pass_computes_what_its_code_says(edge_place: Place, case: Case) -> No
             scale = want[keep].abs().amax().clamp(min=1)
             error = (one.cpu().double()[keep] - want[keep]).abs().amax() / scale
             assert error < 2 * rounding, (pass_, kind, float(error))
+
+
+@pytest.mark.parametrize("name", ["gine", "extremes"])
+def test_a_warp_takes_many_rows(edge_place: Place, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """And one between them is cut into parts, which other warps take."""
+    monkeypatch.setattr(sys.modules[__name__], "ROWS", 400)
+    test_a_pass_computes_what_its_code_says(edge_place, next(case for case in CASES if case.name == name))
