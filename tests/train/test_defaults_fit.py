@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 import train
 from gnnsparse.train.sampled import check_blocks
 from gnnsparse.train.tasks import TASKS
+from models import MODELS
 from startup import import_task
 from tests.configs import CONFIGS, composed
 
@@ -38,14 +39,17 @@ def _problem(cfg: DictConfig) -> str | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", _names("model"))
 def test_every_model_trains_on_every_data_set_with_every_sampler(model: str) -> None:
-    taken, problems = 0, []
+    taken, problems, legitimate = 0, [], _LEGITIMATE
+    if MODELS[model].edge_features == "required":
+        # Data sets with options that it lacks have no features of edges: it is refused with them in any case.
+        legitimate += (f"{model} has no such option",)
     for dataset, sampler in itertools.product(_names("dataset"), _names("sampler")):
         if dataset == "custom":  # of which there are no defaults without a file
             continue
         cfg = composed(f"model={model}", f"dataset={dataset}", f"sampler={sampler}", "device=cpu")
         problem = _problem(cfg)
         taken += problem is None
-        if problem is not None and not any(text in problem for text in _LEGITIMATE):
+        if problem is not None and not any(text in problem for text in legitimate):
             problems.append(f"{dataset} {sampler}: {problem}")
     assert problems == []
     assert taken
