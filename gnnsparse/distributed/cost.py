@@ -228,7 +228,9 @@ def choose_way(
         TypeError: an argument is of another type.
         ValueError: an argument is out of range.
     """
-    widths = (width,) if isinstance(width, int) else tuple(width)
+    widths = tuple(width) if isinstance(width, Sequence) else (width,)
+    if not widths:
+        bad_value("width", "is empty; accepted: an integer, or one for each of several products")
     for one in widths:
         check_integer("width", one)
     check_integer("itemsize", itemsize)
@@ -245,7 +247,7 @@ def choose_way(
             seconds[way] = model.features()
             reasons.append(
                 f"features: {_ms(seconds[way])}: two exchanges of {facts.most_rows} rows, all "
-                f"{sum(facts.nnz)} nonzeros by a {facts.ranks}th of {of_each} features"
+                f"{sum(facts.nnz)} nonzeros by 1/{facts.ranks} of {of_each} features"
             )
             continue
         rows[way] = found = model.by_rows(way)

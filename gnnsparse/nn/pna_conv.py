@@ -284,10 +284,8 @@ class PNAConv(EdgeLayer):
             product.addmm_(found.to(product.dtype), weight.t().to(product.dtype))
         out = F.linear(x, own, linear.bias)
         for scale, of in zip(scales, product.unflatten(1, (len(scales), -1)).unbind(1), strict=True):
-            if scale is None:
-                out.add_(of)
-            else:
-                out.addcmul_(of, scale.to(out.dtype))
+            # Not in place: under vmap x may be one for all of several reductions.
+            out = out + of if scale is None else torch.addcmul(out, of, scale.to(out.dtype))
         return out
 
     def __repr__(self) -> str:

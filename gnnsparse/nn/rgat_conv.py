@@ -299,7 +299,9 @@ class RGATConv(GraphLayer):
         if self.mod == "additive":
             return y + self.w.to(y.dtype) * spmm(operand, products).unflatten(1, (self.heads, 1, -1))
         if self.mod in ("scaled", "f-scaled"):
-            counts = made.groups.kernels.csr.degrees.reshape(len(y), -1).sum(1, keepdim=True).to(y.dtype)
+            degrees = made.groups.kernels.csr.degrees
+            groups = self.num_relations if self.attention_mechanism == _WITHIN else 1
+            counts = degrees.reshape(len(y), groups).sum(1, keepdim=True).to(y.dtype)
             if self.mod == "scaled":
                 counts = F.relu(counts @ self.l1 + self.b1) @ self.l2 + self.b2
             y = y * counts[:, None, None].to(y.dtype)

@@ -254,6 +254,12 @@ def test_reasons_name_every_way() -> None:
         "is estimated to be the fastest for 64 features of 2 bytes",
     ):
         assert part in text
+    assert "by 1/2 of 64 features" in text
+    facts = facts_with(100, 1_000, 500, 90)
+    with pytest.raises(ValueError, match=r"width: is empty; accepted: an integer, or one for each"):
+        choose_way(facts, (), rates=RATES)
+    with pytest.raises(TypeError, match=r"width: got float"):
+        choose_way(facts, 6.5, rates=RATES)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"rates.link_bytes: got 0.0; accepted: a number above 0"):
         dataclasses.replace(RATES, link_bytes=0.0)
     with pytest.raises(ValueError, match=r"backend: got 'mpi'; accepted: nccl, gloo"):

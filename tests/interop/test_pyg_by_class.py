@@ -319,6 +319,21 @@ class Negated(pyg.SuperGATConv):
         return -super().message(**given)
 
 
+class Doubled(Sequential):
+    """A network of a user that is more than its layers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def test_a_network_that_is_more_than_its_layers() -> None:
+    plain, ours = both(pyg.NNConv(WIDTH, OUT, Doubled(Linear(EDGE_DIM, 2), ReLU(), Linear(2, WIDTH * OUT))))
+    given = inputs()
+    arguments = given["x"], given["edges"], given["attr"]
+    close(ours(*arguments), plain(*arguments))
+    assert "`nn` is of another class" in str(interop.report(ours))
+
+
 def test_what_pyg_is_left_with() -> None:
     """Classes with messages of their own, gaussians of pairs, and networks whose matrices are cheaper."""
     assert "none that is recognised" in str(interop.report(interop.accelerate(Negated(WIDTH, OUT))))

@@ -150,6 +150,16 @@ def test_pna(edge_dim: int | None, options: dict[str, Any]) -> None:
     compare(layers, SQUARE, (6, 6), edge_dim, as_pair=False)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_pna_of_many_features_of_edges() -> None:
+    """Under vmap, with nodes that are the same for all."""
+    torch.manual_seed(0)
+    layer = PNAConv(6, 4, **ALL, deg=torch.tensor([2, 3, 4]), edge_dim=3)
+    x, edges, attr = torch.randn(7, 6), torch.randint(0, 7, (2, 20)), torch.randn(3, 20, 3)
+    run = lambda of: layer(x, edges, of)  # noqa: E731
+    torch.testing.assert_close(torch.vmap(run)(attr), torch.stack([run(of) for of in attr]))
+
+
 def test_degree_histogram() -> None:
     loader = [SimpleNamespace(edge_index=edges(SQUARE, seed), num_nodes=40 + seed) for seed in range(3)]
     ours, theirs = (kind.get_degree_histogram(loader) for kind in (PNAConv, pyg.PNAConv))

@@ -118,6 +118,15 @@ def test_few_edges(count: int) -> None:
         torch.testing.assert_close(ours(x, index, kinds), ours.bias.expand(5, -1))
 
 
+@pytest.mark.parametrize("mechanism", [ACROSS, WITHIN])
+@pytest.mark.parametrize("mod", [None, "additive", "scaled", "f-additive", "f-scaled"])
+def test_no_targets(mod: str | None, mechanism: str) -> None:
+    ours, _ = layers(heads=2, mod=mod, attention_mechanism=mechanism)
+    empty = torch.zeros(2, 0, dtype=torch.int64)
+    out = ours((torch.randn(3, WIDTH), torch.randn(0, WIDTH)), empty, empty[0])
+    assert out.shape == (0, ours.bias.shape[0])
+
+
 def test_changes_of_edges_and_types_are_noticed() -> None:
     ours, theirs = layers()
     index, x = edges(), torch.randn(SQUARE[0], WIDTH)

@@ -115,6 +115,18 @@ def test_several_at_once(device: str) -> None:
     torch.testing.assert_close(both[1], want)
 
 
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_results_may_be_changed_in_place(device: str, reduce: str) -> None:
+    """As torch.nn.ReLU(inplace=True) behind a layer does: no backward pass needs what it overwrites."""
+    torch.manual_seed(7)
+    a, _ = graph(9, 9, 40, device)
+    x = torch.randn(9, 4, device=device, requires_grad=True)
+    run = lambda: gnnsparse.aggregate_edges(a, lambda x_j: x_j.sin(), reduce=reduce, x_j=x)  # noqa: E731
+    (want,) = torch.autograd.grad(run().relu().square().sum(), x)
+    (found,) = torch.autograd.grad(run().relu_().square().sum(), x)
+    assert torch.equal(found, want)
+
+
 @pytest.mark.parametrize("is_root", [False, True])
 def test_gradients_of_a_variance_and_its_root(is_root: bool) -> None:
     """Of first and second order; in the first row is none of either, in which a root has no slope."""

@@ -285,7 +285,7 @@ def unsuitable_as(layer: Any, kind: type) -> str | None:
         return "a method was replaced in this layer"
     for name, kinds in how.modules:
         module = layer._modules[name]
-        if name == "nn" and isinstance(module, torch.nn.Sequential) and len(module) > 0:
+        if name == "nn" and type(module) is torch.nn.Sequential and len(module) > 0:
             if is_watched(module):
                 return "its `nn` has hooks"
             module = module[-1]

@@ -317,7 +317,10 @@ def _spread(mean: torch.Tensor, squares: torch.Tensor, inverse: torch.Tensor, is
 
 
 class _Spread(torch.autograd.Function):
-    """What `_spread` computes; for its backward pass it stores nothing but the mean and the result."""
+    """What `_spread` computes; for its backward pass it stores nothing but the arguments.
+
+    Its result is the caller's, who may change it in place.
+    """
 
     @staticmethod
     def forward(
@@ -327,13 +330,14 @@ class _Spread(torch.autograd.Function):
         if is_root:
             out.clamp_(min=_LEAST_VARIANCE).sqrt_()
             out.masked_fill_(out <= math.sqrt(_LEAST_VARIANCE), 0.0)
-        ctx.save_for_backward(mean, inverse, *([out] if is_root else []))
+        ctx.save_for_backward(mean, inverse, *([squares] if is_root else []))
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        mean, inverse, *root = ctx.saved_tensors
-        for out in root:
+        mean, inverse, *squares = ctx.saved_tensors
+        if squares:
+            out = _Spread.apply(mean, *squares, inverse, True)
             grad = grad / torch.where(out > 0, 2 * out, math.inf)  # 0 without a deviation
         return (grad * mean).mul(-2), grad * inverse, None, None
 
@@ -351,19 +355,21 @@ def _softmax(
 
 
 class _Quotient(torch.autograd.Function):
-    """total / weights, whose backward pass reads and writes half of what torch's does."""
+    """total / weights, whose backward pass computes less than torch's.
+
+    Its result is not stored for it: that is the caller's, who may change it in place.
+    """
 
     @staticmethod
     def forward(ctx: Any, total: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        out = total / weights
-        ctx.save_for_backward(weights, out)
-        return out
+        ctx.save_for_backward(total, weights)
+        return total / weights
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        weights, out = ctx.saved_tensors
+        total, weights = ctx.saved_tensors
         part = grad / weights
-        return part, part.mul(out).neg()
+        return part, part.mul(total / weights).neg()
 
 
 def _planned(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:
