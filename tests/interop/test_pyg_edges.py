@@ -407,3 +407,18 @@ def test_other_dtypes_are_pygs_with_the_reason() -> None:
     theirs, ours, (x, edges, attr) = both_with_inputs()
     close(ours.double()(x.double(), edges, attr.double()), theirs.double()(x.double(), edges, attr.double()))
     assert left(ours) == "features of dtype torch.float64"
+
+
+def test_a_tiny_graph_stays_with_pyg() -> None:
+    """Its calls take the host less there; a graph of Cora's size is converted after some calls."""
+    runs_on = []
+    for nodes, edges in ((30, 64), (2708, 10_556)):
+        layer = interop.accelerate(pyg.GINEConv(torch.nn.Linear(16, 16)))
+        x, edge_index = torch.randn(nodes, 16), torch.randint(0, nodes, (2, edges))
+        for _ in range(20):
+            layer(x, edge_index, torch.randn(edges, 16))
+        (row,) = interop.report(layer).rows
+        runs_on.append(bool(row.calls))
+        if not row.calls:
+            assert set(row.fallbacks) == {"the graph is so small that nothing is saved"}
+    assert runs_on == [False, True]
