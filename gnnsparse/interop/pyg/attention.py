@@ -368,7 +368,7 @@ FUSED: dict[type, Fused] = {
     conv.RGATConv: Fused(_Rgat, lambda *_: None, "spmm", overhead=600.0, steps=steps_of(conv.RGATConv)),
     # Its networks of edges are compiled by `propagate`.
     conv.PNAConv: Fused(
-        _Principal, lambda *_: None, "aggregate_edges", 3, 200.0, (DegreeScalerAggregation,), by_edges=True
+        _Principal, lambda *_: None, "aggregate_edges", 3, 0.0, (DegreeScalerAggregation,), by_edges=True
     ),
     conv.FastRGCNConv: Fused(_FastRelational, None, "spmm", 1, 0.0, _SUMS, steps_of(conv.FastRGCNConv)),
     conv.RGCNConv: Fused(_Relational, None, "spmm", 1, -300.0, _SUMS),
