@@ -201,7 +201,11 @@ def test_only_what_is_needed(device: str) -> None:
     (grad,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
     whole = torch.autograd.grad(gnnsparse.aggregate_edges(a, gated, **given).sum(), x)[0]
     torch.testing.assert_close(grad, whole)
-    assert torch.autograd.grad(gates.sum(), x, allow_unused=True)[0] is None
+    for again in (False, True):
+        found = torch.autograd.grad(gates.sum(), x, create_graph=again, allow_unused=True, retain_graph=True)
+        assert found[0] is None
+    (grad,) = torch.autograd.grad(out.sum() + gates.sum(), x, create_graph=True)
+    torch.testing.assert_close(grad, whole)
 
 
 def test_added_loops_and_repeats(device: str) -> None:

@@ -339,8 +339,12 @@ def _composed(
     with dispatch.recording(), torch.autocast(operand.device.type, enabled=False):
         wide = [t.float() for t in tensors]
         results, _ = compute(function, edges_of(operand), wide, [w.long() for w in winners])
-        given = [g.to(r.dtype) for g, r in zip(grads, results, strict=True)]
-        found = iter(torch.autograd.grad(results, wanted, given, create_graph=again, allow_unused=True))
+        # A result that is made of other tensors alone has no gradient to hand on.
+        pairs = [(r, g.to(r.dtype)) for r, g in zip(results, grads, strict=True) if r.requires_grad]
+        if not pairs:
+            return [None] * len(tensors)
+        kept, given = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(kept, wanted, given, create_graph=again, allow_unused=True))
     return [next(found) if needed else None for needed in needs]
 
 
