@@ -248,7 +248,8 @@ def _form_of(node_dim: int, argument: Argument, given: dict[str, Any], edges: in
         return ABSENT
     value = given[argument.source]
     if side != "edge" and isinstance(value, (tuple, list)):
-        value = value[side == "target"] if len(value) == 2 else ...
+        # An index that is a bool is refused by torch.compile before torch 2.12.
+        value = value[int(side == "target")] if len(value) == 2 else ...
     if is_constant(value):
         return "constant", type(value), value
     # Tracing puts subclasses of Tensor in.
@@ -280,7 +281,7 @@ def tensor_of(source: Source, layer: Any, given: dict[Any, Any]) -> torch.Tensor
         name, side = of
         value = given[name]
         if side != "edge" and isinstance(value, (tuple, list)):
-            value = value[side == "target"]
+            value = value[int(side == "target")]
         return value if value.dim() == 2 else value.unsqueeze(-1).flatten(1)
     if how == "columns":
         parts: Any = tensor_of(of[0], layer, given)

@@ -473,7 +473,6 @@ class EdgeRows {
   }
 
   // The consumer.
-  // The consumer.
 
   // A row's features are on their way since the row before it began.
   __device__ __forceinline__ void load_row(int r) {
