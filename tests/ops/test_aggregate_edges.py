@@ -284,6 +284,12 @@ def refusals() -> Iterator[tuple[type[Exception], str, Callable[[Any, torch.Tens
     )
     yield ValueError, "reduce: got 'prod'; accepted: sum, mean", lambda a, x: call(
         a, lambda x_j: x_j.tanh(), reduce="prod", x_j=x)  # fmt: skip
+    yield TypeError, "reduce: got NoneType; accepted: one of sum, mean", lambda a, x: call(
+        a, lambda x_j: x_j.tanh(), reduce=None, x_j=x)  # fmt: skip
+    yield ValueError, "temperature: got 0 for a power mean; accepted: a number", lambda a, x: call(
+        a, lambda x_j: x_j.tanh(), reduce="powermean", temperature=0, x_j=x)  # fmt: skip
+    yield ValueError, "temperature: has 3 numbers; accepted: one, or 4, the features", lambda a, x: call(
+        a, lambda x_j: x_j.tanh(), reduce="softmax", temperature=ones(3), x_j=x)  # fmt: skip
     yield ValueError, "reduce: has 2 names for 3 messages", lambda a, x: call(
         a, lambda x_j: (x_j, x_j, x_j), reduce=("sum", "max"), x_j=x)  # fmt: skip
     yield ValueError, "message: calls cumsum, which has no elementwise kernel", lambda a, x: call(

@@ -85,17 +85,22 @@ def _aggregate(
     operand = check_operand(a)
     if not callable(message):
         bad_type("message", message, "a function")
+    if not isinstance(reduce, (str, list, tuple)):
+        bad_type("reduce", reduce, f"one of {', '.join(REDUCTIONS)}, or a list or tuple of them")
+    names = [reduce] if isinstance(reduce, str) else reduce
     if operand.operations is not None:
         operand, arguments = operand.operations.of_edges(arguments)
     tensors = {name: _checked(name, tensor, operand) for name, tensor in arguments.items()}
     dtype = _dtype_of(tensors)
     if isinstance(temperature, torch.Tensor):
         check_tensor("temperature", temperature, dtypes=FLOATS, device=operand.device)
-        tensors["temperature"], temperature = materialised(temperature), None
+        tensors["temperature"], temperature = materialised(temperature).reshape(-1), None
     else:
         temperature = 1.0 if temperature is None else check_number("temperature", temperature)
+        if temperature == 0 and "powermean" in names:
+            bad_value("temperature", "got 0 for a power mean; accepted: a number other than 0")
     forms = tuple(Form.of(name, tensor) for name, tensor in tensors.items())
-    if "none" in ([reduce] if isinstance(reduce, str) else reduce):
+    if "none" in names:
         _refuse_loops("reduce", 'gives "none" rows for edges', operand)
     how = message, forms, reduce if isinstance(reduce, str) else tuple(reduce), temperature
     return run_plan(_constant(*how) if is_fixed(message) else _planned(*how), operand, tensors, dtype)
@@ -375,7 +380,12 @@ class _Quotient(torch.autograd.Function):
 def _planned(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:
     # A temperature that is a tensor is the last argument, and the message has no such parameter.
     if temperature is None:
-        return plan_of(Traced(message, forms[:-1]), reduce, forms[-1])
+        traced, by = Traced(message, forms[:-1]), forms[-1]
+        if by.width not in (1, traced.width):
+            bad_value(
+                "temperature", f"has {by.width} numbers; accepted: one, or {traced.width}, the features"
+            )
+        return plan_of(traced, reduce, by)
     return plan_of(Traced(message, forms), reduce, temperature)
 
 

@@ -110,6 +110,7 @@ class Traced(Message):
             (first, one), (second, other) = list(self._widths.items())[:2]
             problem = f"mixes features of widths {first} and {second} ({one} and {other})"
             bad_value("message", f"{problem}; accepted: one width, and single numbers")
+        self.width = next(iter(self._widths), 1)  # of the message
         self.steps, self.results = renumbered(self._code, len(self.inputs), results)
 
     def emit(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> _Symbol:
