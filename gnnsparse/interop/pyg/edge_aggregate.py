@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -400,9 +401,19 @@ def _basis(layer: Any, reading: Reading) -> Any:
     return tuple(watch["kinds"]), tuple(watch["codes"]), values, tuple(watch["has"])
 
 
+#: Accelerated layers by their id, which torch.compile takes for a constant; before torch 2.12 not a layer.
+_layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def remember_layer(layer: Any) -> None:
+    """Remember a layer that torch.compile may trace."""
+    _layers[id(layer)] = layer
+
+
 @constant_when_traced
-def _read_compiled(layer: Any, form: Form) -> Any:
+def _read_compiled(number: int, form: Form) -> Any:
     """Read what a call computes, in types that torch.compile takes for constants; None: nothing known."""
+    layer = _layers[number]
     reading = read_edges(layer, layer._gnnsparse.arguments, form)
     message, reductions = reading.edges, reductions_of(layer.aggr_module)
     basis = None if message is None or reductions is None else _basis(layer, reading)
@@ -438,7 +449,7 @@ def edges_compiled(
     layer: Any, state: Any, edges: torch.Tensor, sizes: tuple[int, int], given: dict[str, Any]
 ) -> torch.Tensor:
     """Compute `propagate` while torch.compile traces, or raise FallbackError."""
-    found = _read_compiled(layer, edge_form_of(layer, state.arguments, given, edges.shape[1]))
+    found = _read_compiled(id(layer), edge_form_of(layer, state.arguments, given, edges.shape[1]))
     if found is None:
         raise FallbackError(NO_PRODUCT)
     basis, stages, made_of, dim, shape, is_stacked, names, last, temperature, is_scaled = found

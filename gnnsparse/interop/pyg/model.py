@@ -29,7 +29,7 @@ from gnnsparse.interop.pyg.aggregate import (
 )
 from gnnsparse.interop.pyg.attention import FUSED, attend, attend_compiled, is_own, is_whole, unsuitable_whole
 from gnnsparse.interop.pyg.by_class import COMPUTED, computed_as, propagate_as, unsuitable_as
-from gnnsparse.interop.pyg.edge_aggregate import probe_edges
+from gnnsparse.interop.pyg.edge_aggregate import probe_edges, remember_layer
 from gnnsparse.interop.pyg.functions import is_sparse, multiplying, rebound
 from gnnsparse.interop.pyg.graphs import CONVERSIONS, Settings
 from gnnsparse.interop.pyg.message import NO_PRODUCT, arguments_of
@@ -226,6 +226,7 @@ def _set_state(self: Any, state: dict[str, Any]) -> None:
     finally:
         object.__setattr__(self, "__class__", own)
     self._gnnsparse.remember(probe(self))
+    remember_layer(self)
 
 
 def _generated(base: type) -> bool:
@@ -319,6 +320,7 @@ def swap(layer: Any, settings: Settings) -> str | None:
     _forget_propagate(layer)
     layer.__dict__["_gnnsparse"] = state
     layer.__class__ = accelerated
+    remember_layer(layer)
     return None
 
 
