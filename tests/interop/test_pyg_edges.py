@@ -272,7 +272,9 @@ def test_compiled(name: str, pair: bool) -> None:
             # has it of messages without what targets add.
             if name != "PNAConv with edges":
                 assert torch.allclose(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
-            assert torch.allclose(one, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()))
+            # The gradient of a power mean's power is a sum of large terms that nearly cancel.
+            rtol = 1e-2 if name == "GENConv of powers" else 1e-3
+            assert torch.allclose(one, theirs, rtol=rtol, atol=1e-4 * float(theirs.abs().max()))
         counts.append(len(graphs()))
     assert graphs()[-1]
     assert counts[0] == counts[1], "the second graph was compiled anew"

@@ -428,6 +428,18 @@ def _read_compiled(number: int, form: Form) -> Any:
     )  # fmt: skip
 
 
+#: Types of constants by their names, which torch.compile can compare; before torch 2.12 it can't ask for a type.
+_KINDS = {of.__name__: of for of in (bool, int, float, str, tuple)}
+
+
+def _is_equal(value: Any, kind: str, wanted: Any) -> bool:
+    """Compare constants with their types: True is 1, which is 1.0, and torch.compile has symbols for both."""
+    if wanted is None or value is None:
+        return value is wanted
+    of_kind = isinstance(value, _KINDS[kind]) and isinstance(value, bool) == (kind == "bool")
+    return of_kind and value == wanted
+
+
 def _is_unchanged(layer: Any, basis: Any) -> bool:
     """Return whether all is as it was read. It was read now: torch.compile guards what is compared."""
     kinds, codes, values, has = basis
@@ -440,7 +452,7 @@ def _is_unchanged(layer: Any, basis: Any) -> bool:
             return False
     for path, name, kind, value in values:
         now = getattr(attribute(layer, path), name)
-        if type(now).__name__ != kind or now != value:
+        if not _is_equal(now, kind, value):
             return False
     return all(hasattr(layer, name) == value for name, value in has)
 
