@@ -94,7 +94,8 @@ class RGATConv(GraphLayer):
         in_channels: features of a node in x.
         out_channels: features of a head.
         num_relations: number of types of edges.
-        num_bases, num_blocks: those of RGCNConv.
+        num_bases: the argument of RGCNConv.
+        num_blocks: the argument of RGCNConv.
         mod: how the number of a target's edges is preserved (Zhang and Xie 2020, "Improving Attention
             Mechanism in Graph Neural Networks via Cardinality Preservation"). None: it is not. "additive":
             the sum of w W_r x_j is added; "scaled": y is multiplied by l2 relu(l1 n + b1) + b2, n the number

@@ -124,5 +124,5 @@ def test_a_sampler_is_refused() -> None:
     index = torch.randint(0, 30, (2, 90))
     data = Data(x=torch.ones(30, 1), edge_index=index, edge_attr=torch.rand(90, 1), y=torch.arange(30) % 2)
     sampler = gnnsparse.train.SamplerConfig(name="neighbor", fanouts=[3, 3])
-    with pytest.raises(ValueError, match="sampler: edges have features, which go with the whole graph"):
+    with pytest.raises(ValueError, match="sampler: GINE takes the whole graph alone"):
         gnnsparse.fit(GINE(1, 8, 2, num_layers=2), data, epochs=1, sampler=sampler, **CPU)

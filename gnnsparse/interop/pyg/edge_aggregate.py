@@ -428,7 +428,7 @@ def _read_compiled(number: int, form: Form) -> Any:
     )  # fmt: skip
 
 
-#: Types of constants by their names, which torch.compile can compare; before torch 2.12 it can't ask for a type.
+#: Types of constants by their names: torch.compile before torch 2.12 can't ask for a type.
 _KINDS = {of.__name__: of for of in (bool, int, float, str, tuple)}
 
 
