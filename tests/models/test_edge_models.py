@@ -118,13 +118,8 @@ def test_outputs_of_a_batch_are_those_of_its_graphs(name: str) -> None:
         )  # fmt: skip
 
 
-def test_gine_is_that_of_pygs_layers() -> None:
-    model = model_of("gine", num_layers=2, train_eps=True).eval()
-    theirs = copy.deepcopy(model)
-    theirs.convs = torch.nn.ModuleList(
-        pyg.GINEConv(copy.deepcopy(conv.nn), train_eps=True, edge_dim=COLUMNS) for conv in model.convs
-    )
-    theirs.load_state_dict(model.state_dict())
+def compare(model: Any, theirs: Any) -> None:
+    """Judge outputs and gradients of a model by those of another in float64."""
     index, inputs = edges(), [torch.randn(NODES, 5), torch.randn(EDGES + 3, COLUMNS)]
     a = operand(index)
     got = with_gradients(lambda x, attr: model(x, a, attr), inputs)
@@ -132,6 +127,16 @@ def test_gine_is_that_of_pygs_layers() -> None:
     with in_float64(theirs):
         exact = with_gradients(lambda x, attr: theirs(x, index, attr), [t.double() for t in inputs])
     assert_all_accurate(got, plain, exact)
+
+
+def test_gine_is_that_of_pygs_layers() -> None:
+    model = model_of("gine", num_layers=2, train_eps=True).eval()
+    theirs = copy.deepcopy(model)
+    theirs.convs = torch.nn.ModuleList(
+        pyg.GINEConv(copy.deepcopy(conv.nn), train_eps=True, edge_dim=COLUMNS) for conv in model.convs
+    )
+    theirs.load_state_dict(model.state_dict())
+    compare(model, theirs)
 
 
 class PygMeshGraphNet(pyg.MessagePassing):
@@ -157,13 +162,7 @@ class PygMeshGraphNet(pyg.MessagePassing):
 def test_meshgraphnet_is_that_of_rows_of_edges(norm: str) -> None:
     model = model_of("meshgraphnet", num_layers=2, norm=norm).eval()
     theirs = PygMeshGraphNet(copy.deepcopy(model))
-    index, inputs = edges(), [torch.randn(NODES, 5), torch.randn(EDGES + 3, COLUMNS)]
-    a = operand(index)
-    got = with_gradients(lambda x, attr: model(x, a, attr), inputs)
-    plain = with_gradients(lambda x, attr: theirs(x, index, attr), inputs)
-    with in_float64(theirs):
-        exact = with_gradients(lambda x, attr: theirs(x, index, attr), [t.double() for t in inputs])
-    assert_all_accurate(got, plain, exact)
+    compare(model, theirs)
 
 
 def test_pna_scales_by_the_degrees_it_was_told() -> None:
