@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.ops import dispatch
 from gnnsparse.ops.edges.reference import Edges
-from gnnsparse.ops.edges.schema import _rows_of, edges_of
+from gnnsparse.ops.edges.schema import edges_of, rows_of
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, is_eager, outside
@@ -68,7 +68,7 @@ class _Tiles(NamedTuple):
 @made_once
 def _tiles_of(operand: SparseOperand) -> _Tiles:
     with outside():
-        kernels, ids, _ = _rows_of(operand, False)
+        kernels, ids, _ = rows_of(operand, False)
         targets, row_ids = kernels.csr.row_index().to(torch.int32), kernels.row_ids
         targets = targets if row_ids is None else row_ids[targets.long()]
         if ids is not None and torch.equal(ids, torch.arange(len(ids), dtype=ids.dtype, device=ids.device)):

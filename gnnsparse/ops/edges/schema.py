@@ -70,7 +70,7 @@ _known_edges = made_once(_edges_now)
 
 
 @made_once
-def _rows_of(operand: SparseOperand, by_column: bool) -> Rows:
+def rows_of(operand: SparseOperand, by_column: bool) -> Rows:
     """Return the rows of A, or of A^T, whose nonzeros are the edges."""
     with outside():
         if are_nonzeros(operand):  # the arrays themselves, which may be overwritten
@@ -154,7 +154,7 @@ class _Run:
         self, operand: SparseOperand, function: Function, pass_: Pass, by_column: bool, width: int,
         dtypes: Sequence[torch.dtype],
     ) -> None:  # fmt: skip
-        rows, size = _rows_of(operand, by_column), max(pass_.sizes, default=0)
+        rows, size = rows_of(operand, by_column), max(pass_.sizes, default=0)
         bind = kernel_on(operand.device)
         assert bind is not None
         self._run = bind(pass_, rows, width, operand.precision.storage)
