@@ -79,11 +79,13 @@ def rows(device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
             calls: dict[str, Callable[[], torch.Tensor]] = {
                 "gnnsparse": own, "torch": eager, "torch.compile": torch.compile(eager)
             }  # fmt: skip
-            error = (own() - eager()).abs().max() / eager().abs().max()
+            # A graph of gradients that is alive would keep `times` from capturing.
+            with torch.no_grad():
+                error = float((own() - eager()).abs().max() / eager().abs().max())
             for kind, call in calls.items():
                 found = times(call, leaves, device, repeats)
                 yield {"message": name, "precision": precision, "name": kind, "nnz": a.nnz, **found,
-                       "error": float(error)}  # fmt: skip
+                       "error": error}  # fmt: skip
         x = torch.randn(graph.num_cols, WIDTH, device=device, dtype=dtype)
         yield {"precision": precision, "name": "gather floor", "forward_ms": gather_floor(graph, x, repeats)}
 

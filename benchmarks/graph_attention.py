@@ -60,8 +60,11 @@ def mesh(name: str, device: torch.device) -> gnnsparse.SparseGraph:
 
 def times(
     call: Callable[[], torch.Tensor], leaves: list[torch.Tensor], device: torch.device, repeats: int
-) -> dict[str, float]:
-    """Measure the milliseconds of a call, and of the call with its gradients, in CUDA graphs."""
+) -> dict[str, Any]:
+    """Measure the milliseconds of a call, and of the call with its gradients, in CUDA graphs.
+
+    "forward_problem" and "both_problem" say why a call could not be captured, and was timed with its Python.
+    """
     grad = torch.randn_like(call())
 
     def both() -> None:
@@ -71,10 +74,12 @@ def times(
         with torch.no_grad():
             call()
 
-    return {
-        "forward_ms": measure(forward, device, repeats=repeats, graph=True).median,
-        "both_ms": measure(both, device, repeats=repeats, graph=True).median,
+    timings = {
+        name: measure(run, device, repeats=repeats, graph=True)
+        for name, run in (("forward", forward), ("both", both))
     }
+    problems = {f"{name}_problem": t.problem for name, t in timings.items() if t.problem is not None}
+    return {**{f"{name}_ms": t.median for name, t in timings.items()}, **problems}
 
 
 def ops(device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:

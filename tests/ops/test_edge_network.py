@@ -153,7 +153,8 @@ def test_a_block_is_captured() -> None:
 
     def step() -> list[torch.Tensor]:
         results = edge_network(operand, options, *tensors)
-        return [*results, *gradients(results, tensors, grads)]
+        # Without their graph, whose nodes of the tensors belong to the stream that it was made on.
+        return [*(r.detach() for r in results), *gradients(results, tensors, grads)]
 
     wanted, graph = step(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

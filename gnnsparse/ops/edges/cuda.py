@@ -459,10 +459,11 @@ def bind(
     if made.is_persistent:
         blocks = min(blocks, made.resident_blocks * gpu.multiprocessors)
     has_rows = [kind in FEATURES or kind.endswith("winner") for kind in kinds_of(pass_.inputs)]
-    #: For each output whether there are winners behind it, and the number of partial sums that are added.
+    #: For each output whether there are winners behind it, and the number of partial sums that are added, of
+    #: which a matrix without rows has none; None: it is written as it is.
     outs = [
         (kind in ("max", "min"), _WARPS * blocks if kind in ("vector", "mapped_weight")
-         else parts if kind in ("row_number", "edge_number", "mapped_edge") and parts > 1 else 0)
+         else parts if kind in ("row_number", "edge_number", "mapped_edge") and parts > 1 else None)
         for kind, _ in pass_.outputs
     ]  # fmt: skip
     sizes = work.partials, made.row_features * chunks * elements + parts * made.row_numbers
@@ -485,7 +486,7 @@ def bind(
         for has_winners, count in outs:
             out = next(left)
             winners = next(left) if has_winners else None
-            if count:
+            if count is not None:
                 sums.append((out, partial := new_part(count, *out.shape)))
                 out = partial
             placed += [out, winners]
