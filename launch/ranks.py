@@ -193,11 +193,11 @@ class Leader:
         import torch
         import torch.distributed as dist
 
-        if device_type == "cuda" and self._ranks > torch.cuda.device_count():
-            has = torch.cuda.device_count()
-            raise ValueError(
-                f"trainer.devices: got {self._ranks}, torch finds {has} GPUs; accepted: up to {has}"
-            )
+        here = self._ranks
+        if _under_torchrun():  # which may have started others on other hosts
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", here))
+        if device_type == "cuda" and here > (has := torch.cuda.device_count()):
+            raise ValueError(f"trainer.devices: got {here}, torch finds {has} GPUs; accepted: up to {has}")
         self.peers = _join(device_type)
         self._watch.start()
         job = [options, None if resume is None else str(resume), device_type]

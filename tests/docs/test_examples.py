@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import run as torchrun
 
 import gnnsparse.ops
 import train
@@ -209,6 +210,9 @@ def check(words: list[str]) -> Any:
     program, *rest = words
     if program == "nsys":
         return check(rest[1:])
+    if program == "torchrun":
+        started = torchrun.get_args_parser().parse_args(rest)
+        return check_python([started.training_script, *started.training_script_args])
     if program == "pip":
         project = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
         extras = re.findall(r"^(\w+) = \[", project.partition("\n[")[0], re.MULTILINE)

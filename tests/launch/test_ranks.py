@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from launch import ranks
 from tests.warm import ROOT, python
 
 #: A program as train.py: what rank 1 does comes from a file, and what rank 0 does from another one.
@@ -91,3 +96,60 @@ ranks.leave({status})
 """
     done = subprocess.run([python(), "-c", program], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (status, "a line\n", "a problem")
+
+
+@pytest.mark.slow
+def test_two_hosts_train_as_one_with_the_options_of_the_first(tmp_path: Path) -> None:
+    """Two agents of torchrun on one machine, with two ranks each, which share no cache and no folder."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def start(program: list[str], folder: Path, *options: str) -> subprocess.Popen[bytes]:
+        folder.mkdir()
+        env = {**os.environ, "GNNSPARSE_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+        given = ["model=gcn", "dataset=digits", "device=cpu", "trainer.plots=false"]
+        command = [*program, str(ROOT / "train.py"), *given, "model.dropout=0", *options]
+        return subprocess.Popen([python(), *command], cwd=folder, env=env, stdout=subprocess.DEVNULL)
+
+    agents = [
+        start(
+            ["-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={host}", "--nproc-per-node=2",
+             "--master-addr=127.0.0.1", f"--master-port={port}"],
+            tmp_path / str(host), f"trainer.max_epochs={9 - host}",
+        )
+        for host in (0, 1)
+    ]  # fmt: skip
+    alone = start([], tmp_path / "alone", "trainer.max_epochs=9")
+    assert [process.wait(200) for process in (*agents, alone)] == [0, 0, 0]
+    results = {
+        host: [json.loads(file.read_text()) for file in (tmp_path / host).rglob("result.json")]
+        for host in ("0", "1", "alone")
+    }
+    assert not results["1"]
+    (together,), (one,) = results["0"], results["alone"]
+    assert (together["devices"], together["epochs"]) == (4, 9)
+    assert together["metrics"]["test"] == pytest.approx(one["metrics"]["test"], abs=0.01)
+
+
+def test_gpus_are_counted_on_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    for name, value in {"WORLD_SIZE": "8", "MASTER_ADDR": "first", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+    class JoinedError(Exception):
+        """The GPUs suffice, and the group would be joined."""
+
+    def join(device_type: str) -> None:
+        raise JoinedError(device_type)
+
+    monkeypatch.setattr(ranks, "_join", join)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    for here, error, match in (
+        ("4", JoinedError, "cuda"),
+        ("5", ValueError, "trainer.devices: got 5, torch finds 4 GPUs; accepted: up to 4"),
+    ):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+        with pytest.raises(error, match=match):
+            ranks.Leader(8).begin("", None, "cuda")
