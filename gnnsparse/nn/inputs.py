@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 
 from gnnsparse.errors import bad_type, bad_value, check_integer
 from gnnsparse.sparse.operand import SparseOperand
@@ -113,9 +114,10 @@ def _counts(sources: int, targets: int | None) -> str:
 
 
 def is_watched(module: torch.nn.Module) -> bool:
-    """Return whether a module has hooks, which see its calls, or a `forward` that was set in it."""
+    """Return whether hooks, its own or of all modules, see a module's calls, or a `forward` was set in it."""
     return bool(
-        "forward" in module.__dict__
+        _has_any_global_hook()
+        or "forward" in module.__dict__
         or module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -12,7 +12,14 @@ from torch.utils.checkpoint import checkpoint
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
 from gnnsparse.nn.edges import EdgeLayer, both, edge_rows
-from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size
+from gnnsparse.nn.inputs import (
+    MOST_FEATURES,
+    Nodes,
+    check_channels,
+    check_nodes,
+    graph_size,
+    is_plain_linear,
+)
 from gnnsparse.ops import aggregate_edges
 from gnnsparse.ops.edges.network import Options, can_run, edge_network
 from gnnsparse.ops.edges.trace import fixed
@@ -29,6 +36,16 @@ def _first(act: Callable[[Any], Any]) -> Callable[..., Any]:
         return act(p_i + q_j + r_ij)
 
     return fixed(message)
+
+
+@fixed
+def _of_target(x_i: Any) -> Any:
+    return x_i
+
+
+@fixed
+def _of_source(x_j: Any) -> Any:
+    return x_j
 
 
 @fixed
@@ -52,6 +69,33 @@ def _network(sizes: list[int], act: type[torch.nn.Module], norm: bool) -> torch.
     return torch.nn.Sequential(*layers, *([torch.nn.LayerNorm(sizes[-1])] if norm else []))
 
 
+def _layers_of(network: Any, act: type[torch.nn.Module]) -> tuple[list[Any], list[Any]]:
+    """Return the layers of what `_network` makes without the last norm, and this, as lists; else none.
+
+    Modules with hooks or computed parameters, and others that were put in their place, have to be called.
+    """
+    if not is_plain_linear(network, torch.nn.Sequential):
+        return [], []
+    layers = list(network)
+    count = len(layers) - (type(layers[-1]) is torch.nn.LayerNorm if layers else 0)
+    kinds: list[Any] = [torch.nn.Linear, act] * (count // 2)
+    kinds += [torch.nn.Linear, torch.nn.LayerNorm]
+    is_ours = count >= 3 and count % 2 == 1 and all(map(is_plain_linear, layers, kinds))
+    if is_ours and all(getattr(layer, "approximate", "none") == "none" for layer in layers):  # of GELU
+        return layers[:count], layers[count:]
+    return [], []
+
+
+def _behind_first(layers: list[Any], norm: list[Any], edge_dim: int) -> list[Any] | None:
+    """Return the second layer's parameters and the norm's, or None for each; None: no kernel takes them."""
+    sizes = edge_dim, layers[0].out_features
+    found = [layers[2].weight, layers[2].bias, *((norm[0].weight, norm[0].bias) if norm else ())]
+    shapes = [None if t is None else t.shape for t in found]
+    if len(layers) != 3 or shapes != [sizes, *[sizes[:1]] * (len(shapes) - 1)]:
+        return None
+    return found if norm else [*found, None, None]
+
+
 class InteractionBlock(EdgeLayer):
     """e'_ij = e_ij + f([e_ij, x_i, x_j]) and x'_i = x_i + g([x_i, sum_j e'_ij]), where f and g are networks.
 
@@ -60,7 +104,8 @@ class InteractionBlock(EdgeLayer):
     nodes are multiplied once a node and not once an edge, and what it has of an edge is added, and put
     through the activation, in one pass over the edges; the new edges are written and summed in another.
     Parameters are those of networks of concatenated features: `edge_mlp` and `node_mlp`, each linear layers
-    with activations between them (`0.weight` [hidden, sum of inputs], `2.weight`, ...) and a layer norm.
+    with activations between them (`0.weight` [hidden, sum of inputs], `2.weight`, ...) and a layer norm. An
+    `edge_mlp` that has hooks or parametrizations, or was changed otherwise, is called with [edges, inputs].
 
     Args:
         in_channels: features of a node, or a pair: of a source and of a target.
@@ -124,11 +169,11 @@ class InteractionBlock(EdgeLayer):
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device.
         """
-        first: Any = self.edge_mlp[0]
-        nodes = check_nodes(x, self._channels, first.weight)
+        parameter = next(self.parameters(), None)
+        nodes = check_nodes(x, self._channels, parameter)
         sources, targets = both(nodes)
         operand = self._operand(adj, graph_size(nodes, None, adj))
-        edges = edge_rows(operand, edge_attr, self.edge_dim, first.weight)
+        edges = edge_rows(operand, edge_attr, self.edge_dim, parameter)
         new, total = self._of_edges(operand, sources, targets, edges)
         return targets + self.node_mlp(torch.cat([targets, total], dim=1)), new
 
@@ -136,8 +181,9 @@ class InteractionBlock(EdgeLayer):
         self, operand: SparseOperand, sources: torch.Tensor, targets: torch.Tensor, edges: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the new features of edges, and their sums at targets."""
-
-        layers: list[Any] = list(self.edge_mlp)
+        layers, norm = _layers_of(self.edge_mlp, self._act)
+        options = Options(self.act, norm[0].eps if norm else None)
+        weights = _behind_first(layers, norm, self.edge_dim) if self.recompute and layers else None
 
         def first_layer(x_i: torch.Tensor, x_j: torch.Tensor) -> list[torch.Tensor]:
             """Return what the first layer makes of nodes, and its weight of edges."""
@@ -147,27 +193,28 @@ class InteractionBlock(EdgeLayer):
             return [F.linear(x_i, of_target, layers[0].bias), F.linear(x_j, of_source), of_edge]
 
         stored = edges.dtype if edges.dtype.itemsize == 2 else operand.precision.storage
-        second, *norm = (layer for layer in layers[1:] if not isinstance(layer, self._act))
-        is_short = self.recompute and sum(isinstance(layer, torch.nn.Linear) for layer in layers) == 2
-        if is_short and can_run(operand, stored, (self.edge_dim, self.hidden_channels), sources, edges):
+        if weights is not None and can_run(operand, stored, tuple(weights[0].shape), sources, edges):
             *of_nodes, of_edge = first_layer(targets, sources)
             rows = [x.to(stored) for x in (edges, *of_nodes)]
-            behind = (norm[0].weight, norm[0].bias) if norm else (None, None)
-            options = Options(self.act, norm[0].eps if norm else None)
-            pair = edge_network(operand, options, *rows, of_edge, second.weight, second.bias, *behind)
+            pair = edge_network(operand, options, *rows, of_edge, *weights)
             return pair[0].to(edges.dtype), pair[1].to(edges.dtype)
 
         def change(e: torch.Tensor, x_i: torch.Tensor, x_j: torch.Tensor) -> torch.Tensor:
+            if not layers:
+                of_targets = aggregate_edges(operand, _of_target, reduce="none", x_i=x_i)
+                of_sources = aggregate_edges(operand, _of_source, reduce="none", x_j=x_j)
+                return cast(torch.Tensor, self.edge_mlp(torch.cat([e, of_targets, of_sources], dim=1)))
             p_i, q_j, of_edge = first_layer(x_i, x_j)
             hidden = aggregate_edges(
                 operand, self._first, reduce="none", p_i=p_i, q_j=q_j, r_ij=F.linear(e, of_edge)
             )
-            for layer in layers[2:]:  # the activation is the first one's
+            for layer in (*layers[2:], *norm):  # the activation is the first one's
                 hidden = layer(hidden)
             return hidden
 
         inputs = edges, targets, sources
-        again = self.recompute and torch.is_grad_enabled()
+        # Modules of others are called once.
+        again = self.recompute and bool(layers) and torch.is_grad_enabled()
         found: torch.Tensor = checkpoint(change, *inputs, use_reentrant=False) if again else change(*inputs)
         new, total = aggregate_edges(operand, _updated, reduce=("none", "sum"), e_ij=edges, change_ij=found)
         return new, total

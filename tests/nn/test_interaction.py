@@ -79,6 +79,99 @@ def test_recomputing_stores_less() -> None:
     assert saved[True] <= 3 * e.numel() < saved[False] / 2
 
 
+class Scaled(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 3 * super().forward(x)
+
+
+def _hooked(layer: Any) -> None:
+    for module in layer.edge_mlp:
+        module.register_forward_pre_hook(lambda _, x: (x[0] * 1.5,))
+        module.register_forward_hook(lambda _module, _, y: y + 0.25)
+
+
+def _normalized(layer: Any) -> None:
+    torch.nn.utils.parametrizations.weight_norm(layer.edge_mlp[0])
+    torch.nn.utils.parametrizations.weight_norm(layer.edge_mlp[2])
+
+
+def _replaced(layer: Any) -> None:
+    layer.edge_mlp[1], layer.edge_mlp[2] = torch.nn.Tanh(), Scaled(24, 16)
+    layer.edge_mlp.append(torch.nn.Softplus())
+
+
+def _approximate(layer: Any) -> None:
+    layer.edge_mlp[1] = torch.nn.GELU(approximate="tanh")
+
+
+def _monkey_patched(layer: Any) -> None:
+    first = layer.edge_mlp[0]
+    first.forward = lambda x: 2 * torch.nn.Linear.forward(first, x)
+
+
+def _without_parameters(layer: Any) -> None:
+    layer.edge_mlp[2] = torch.nn.Linear(24, 16, bias=False, device=layer.edge_mlp[0].weight.device)
+    layer.edge_mlp[3] = torch.nn.LayerNorm(16, elementwise_affine=False)
+
+
+def _another(layer: Any) -> None:
+    layer.edge_mlp = torch.nn.Bilinear(1, 1, 1)
+    layer.edge_mlp.forward = lambda x: x[:, :16] * x[:, -16:]
+
+
+CHANGES = [
+    _hooked, _normalized, _replaced, _approximate, _monkey_patched, _without_parameters, _another,
+    lambda layer: torch.nn.utils.weight_norm(layer.edge_mlp[2]),
+]  # fmt: skip
+
+
+def changed(change: Any, device: str, dtype: torch.dtype) -> tuple[Any, list[torch.Tensor], torch.Tensor]:
+    """Return a layer whose network of edges was changed, its inputs, and the edge_index."""
+    torch.manual_seed(1)
+    layer = InteractionBlock(16, 16, 24, act="gelu")
+    change(layer)
+    inputs = [torch.randn(14, 16), torch.randn(60, 16)]
+    edge_index = torch.randint(0, 12, (2, 60)).to(device)
+    return layer.to(device, dtype), [x.to(device, dtype) for x in inputs], edge_index
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_changed_is_called(device: str, change: Any) -> None:
+    layer, inputs, edge_index = changed(change, device, torch.float32)
+    flat = lambda pair: torch.cat([y.flatten() for y in pair])  # noqa: E731
+    ours = with_gradients(lambda x, e: flat(layer(x, edge_index, e)), inputs)
+    theirs = with_gradients(lambda x, e: flat(plain(layer, x, edge_index, e)), inputs)
+    assert_all_accurate(ours, theirs, [t.double() for t in theirs])
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_hooks_run_once(of_all: bool) -> None:
+    """Those of the modules and those of all modules, before and behind, and backward, with what they see."""
+    layer, (x, e), edge_index = changed(lambda _: None, "cpu", torch.float32)
+    modules, seen = [layer.edge_mlp, *layer.edge_mlp], []
+    note = lambda module, *_: seen.append(modules.index(module)) if module in modules else None  # noqa: E731
+    every = torch.nn.modules.module
+    if of_all:
+        handles = [
+            every.register_module_forward_pre_hook(note), every.register_module_forward_hook(note),
+            every.register_module_full_backward_hook(note),
+        ]  # fmt: skip
+    else:
+        handles = [
+            register(note) for module in modules for register in (
+                module.register_forward_pre_hook, module.register_forward_hook,
+                module.register_full_backward_hook,
+            )
+        ]  # fmt: skip
+    try:
+        layer(x.requires_grad_(), edge_index, e)[0].sum().backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert sorted(seen) == sorted([*range(len(modules))] * 3)
+
+
 def test_refused() -> None:
     edges = torch.randint(0, 5, (2, 8))
     layer = InteractionBlock(4, 3)

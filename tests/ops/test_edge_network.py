@@ -12,7 +12,7 @@ from gnnsparse.nn import InteractionBlock
 from gnnsparse.ops.edges.network import Options, can_run, edge_network, reference
 from gnnsparse.ops.edges.schema import edges_of
 from gnnsparse.testing import in_float64
-from tests.nn.test_interaction import plain
+from tests.nn.test_interaction import CHANGES, changed, plain
 from tests.ops.conftest import Place
 
 TARGETS, SOURCES = 40, 23
@@ -134,6 +134,16 @@ def test_a_block_runs_it(late_place: Place, norm: bool) -> None:
         (twice,) = torch.autograd.grad(of_e.square().sum(), e)
         assert twice.isfinite().all()
         assert twice.any()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_kernel_for_what_was_changed(late_place: Place, change: Any) -> None:
+    layer, (x, e), edge_index = changed(change, late_place.device, torch.float16)
+    found = layer(x, edge_index, e)
+    assert not late_place.ran("cuda_edge_network")
+    for one, want in zip(found, plain(layer.float(), x.float(), edge_index, e.float()), strict=True):
+        assert (one - want).abs().amax() < 0.02 * want.abs().amax()
 
 
 @pytest.mark.parametrize("sizes", [(12, 16), (16, 264)])
