@@ -53,9 +53,11 @@ void read_inputs(cpu::EdgeArgs& args, int64_t edges, Reader reader) {
     DenseView x;
     switch (kind) {
       case EdgeInput::kGathered:
+      case EdgeInput::kGatheredWide:
         x = reader.features<DenseView>(args.a.cols, args.width);
         break;
       case EdgeInput::kRow:
+      case EdgeInput::kRowWide:
         x = reader.features<DenseView>(args.a.rows, args.width);
         break;
       case EdgeInput::kEdge:

@@ -36,7 +36,7 @@ std::vector<Kind> kinds_of(const py::list& codes, size_t known, size_t most, con
 EdgeKernelHandle make_kernel(const py::bytes& code, const py::list& inputs, const py::list& outputs,
                              int size, int dtype, int lanes_log, int ring_bytes) {
   EdgeKernelHandle handle;
-  handle.inputs = kinds_of<EdgeInput>(inputs, 11, kMostEdgeInputs, "inputs");
+  handle.inputs = kinds_of<EdgeInput>(inputs, 13, kMostEdgeInputs, "inputs");
   handle.outputs = kinds_of<EdgeOutput>(outputs, 9, kMostEdgeOutputs, "outputs");
   require_code(dtype, 3, "dtype");
   if (lanes_log < 2 || lanes_log > 5) reject("lanes_log", "must be 2 to 5");
@@ -168,6 +168,12 @@ void edge_rows(EdgeKernelHandle& kernel, const CsrHandle& matrix, const Memory& 
         break;
       case EdgeInput::kRowWinner:
         to = vectors(x, a.rows, width, Element::kInt32, "row_winner");
+        break;
+      case EdgeInput::kGatheredWide:
+        to = vectors(x, a.cols, width, Element::kFloat32, "gathered_wide");
+        break;
+      case EdgeInput::kRowWide:
+        to = vectors(x, a.rows, width, Element::kFloat32, "row_wide");
         break;
       case EdgeInput::kGatheredNumber:
         to = numbers(x, a.cols, "gathered_number");

@@ -8,8 +8,9 @@ namespace gnnsparse::cpu {
 namespace {
 
 constexpr const char* kInputs[] = {
-    "gathered", "row",           "edge",   "gathered_number", "row_number", "edge_number",
-    "vector",   "vector_number", "mapped", "gathered_winner", "row_winner"};
+    "gathered",    "row",           "edge",          "gathered_number", "row_number",
+    "edge_number", "vector",        "vector_number", "mapped",          "gathered_winner",
+    "row_winner",  "gathered_wide", "row_wide"};
 constexpr const char* kOutputs[] = {"sum",    "max",         "min",
                                     "edge",   "row_number",  "edge_number",
                                     "vector", "mapped_edge", "mapped_weight"};
@@ -37,6 +38,7 @@ EdgeValue value_of(EdgeInput kind, bool spans_rows) {
   const EdgeLevel row = spans_rows ? EdgeLevel::kEdge : EdgeLevel::kRow;
   switch (kind) {
     case EdgeInput::kRow:
+    case EdgeInput::kRowWide:
       return {row, true};
     case EdgeInput::kGatheredNumber:
     case EdgeInput::kEdgeNumber:

@@ -330,10 +330,12 @@ class EdgeMachine {
     };
     switch (program_.inputs[instruction.index]) {
       case EdgeInput::kGathered:
+      case EdgeInput::kGatheredWide:
         return features(by_column);
       case EdgeInput::kEdge:
         return features(by_id);
       case EdgeInput::kRow:
+      case EdgeInput::kRowWide:
         if (program_.spans_rows) return features(by_row);
         return with_type(x.dtype, [&](auto type) {
           using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;

@@ -82,6 +82,8 @@ def make_arguments(
             found.append(made.to(device))
         elif place == "vector":
             found.append(normal(1 if form else width))
+        elif form == "wide":
+            found.append(normal(sizes[place], width))
         elif form:
             found.append(normal(sizes[place]))
         else:
@@ -130,7 +132,7 @@ def interpret(
             values.append(tensor.to(dtype))
         else:
             taken = tensor.to(dtype)[places[place]]
-            values.append(taken[:, None] if form else taken)
+            values.append(taken[:, None] if form == "number" else taken)
     if not values:  # constants alone
         values = [torch.zeros(1, dtype=dtype, device=csr.device)]
         pass_ = dataclasses.replace(

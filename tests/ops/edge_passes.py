@@ -64,6 +64,13 @@ def _numbers() -> Function:
     return function_of(inputs, tuple(code.steps), (("sum", value),))
 
 
+def _softmax() -> Function:
+    code = Code(2)
+    weight = code.emit("exp", code.emit("sub", 0, 1))
+    results = ("sum", code.emit("mul", weight, 0)), ("sum", weight)
+    return function_of((Input("source"), Input("target", "wide")), tuple(code.steps), results)
+
+
 def _everything() -> Function:
     """Every operation, of values for which it is defined."""
     code = Code(2)
@@ -91,12 +98,12 @@ class Case(NamedTuple):
 
 FUNCTIONS = {
     "gine": _gine(8), "gine 3": _gine(3), "resgated": _resgated(), "gated_gcn": _gated_gcn(),
-    "extremes": _extremes(), "numbers": _numbers(), "everything": _everything(),
+    "extremes": _extremes(), "numbers": _numbers(), "everything": _everything(), "softmax": _softmax(),
 }  # fmt: skip
 _WIDTHS = {
     "gine": ((128, 200), (30,)), "gine 3": ((4, 30), ()), "resgated": ((30,), (128,)),
     "gated_gcn": ((128,), (200,)), "extremes": ((4, 128), (30,)), "numbers": ((30, 200), (4,)),
-    "everything": ((30,), ()),
+    "everything": ((30,), ()), "softmax": ((30,), (30, 128)),
 }  # fmt: skip
 CASES = [
     Case(name, dtype, width)
@@ -108,7 +115,7 @@ CASES = [
 
 def passes_of(function: Function) -> list[Pass]:
     """The passes for the results, and for the gradients of all inputs."""
-    needs = (True,) * (len(function.inputs) + 1)
+    needs = (*(x.form != "wide" for x in function.inputs), True)
     found = forward_pass(function), row_pass(function, needs), column_pass(function, needs)
     return [pass_ for pass_ in found if pass_ is not None]
 

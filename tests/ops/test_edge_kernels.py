@@ -103,6 +103,8 @@ def _arguments(pass_: Pass, rows: Rows, case: Case, device: str) -> list[torch.T
             made.append(torch.randn(1 if kind == "vector_number" else case.width))
         elif kind.endswith("number"):
             made.append(torch.randn(count[side]))
+        elif kind.endswith("wide"):
+            made.append(torch.randn(count[side], case.width))
         else:
             made.append(torch.randn(count[kind], case.width).to(case.dtype))
     if case.name == "extremes":  # products and sums are exact, and often equal

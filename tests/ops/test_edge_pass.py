@@ -82,7 +82,7 @@ def random_pass(seed: int) -> Pass:
     """Random code over inputs of all kinds, whose values stay small."""
     draw = random.Random(seed)
     kinds = ["gathered", "row", "edge", "gathered_number", "row_number", "edge_number", "vector"]
-    kinds += ["vector_number", "gathered_winner", "row_winner"]
+    kinds += ["vector_number", "gathered_winner", "row_winner", "gathered_wide", "row_wide"]
     inputs = [draw.choice(kinds) for _ in range(draw.randint(1, 6))]
     sizes = [0] * len(inputs)
     mapped = draw.random() < 0.6

@@ -26,6 +26,8 @@ REDUCTIONS = ("sum", "mean", "max", "min", "var", "std", "softmax", "powermean",
 _LEAST_VARIANCE = 1e-5
 #: The range to which a power mean clamps messages, and the mean of their powers, as PyG's.
 POWER_RANGE = 1e-4, 100.0
+#: Below it a softmax takes no inverse of a temperature.
+_LEAST_TEMPERATURE = 1e-30
 
 
 def aggregate_edges(
@@ -172,7 +174,7 @@ class _Aggregation:
         for name, result in zip(names, found.results, strict=True):
             value = values[result]
             if name in ("softmax", "powermean"):
-                self._parts.append((name, (len(self._own),)))
+                self._parts.append((name, (len(self._own), self._is_centred)))
                 make = self._softmax_functions if name == "softmax" else self._power_functions
                 self._own.append(make(result))
             elif name in ("var", "std"):
@@ -199,6 +201,11 @@ class _Aggregation:
         by = self._temperature
         return (Input("shared", "number" if by.width == 1 else "features"),) if isinstance(by, Form) else ()
 
+    @property
+    def _is_centred(self) -> bool:
+        """Whether exponents of a softmax are the messages times the temperature, see `_softmax`."""
+        return self._traced.exponent is None
+
     def _power_functions(self, result: int) -> tuple[Function, ...]:
         """Return the function of the sum of powers."""
         inputs, by, more = tuple(self._traced.inputs), self._temperature, self._more
@@ -209,7 +216,10 @@ class _Aggregation:
         return (function_of((*inputs, *more), tuple(code.steps), (("sum", power),)),)
 
     def _softmax_functions(self, result: int) -> tuple[Function, ...]:
-        """Return the functions of the largest exponent, and of the two sums by which a softmax is divided."""
+        """Return the functions of the largest exponent, and of the two sums whose quotient a softmax gives.
+
+        See `_softmax`.
+        """
         inputs, by, more = tuple(self._traced.inputs), self._temperature, self._more
 
         def exponent(code: Code, values: list[int]) -> int:
@@ -221,11 +231,20 @@ class _Aggregation:
         code, values = self._code(len(more))
         top = (("max", exponent(code, values)),)
         first = function_of((*inputs, *more), tuple(code.steps), top)
+        more *= 1 + self._is_centred  # the inverse of a temperature that is a tensor
         code, values = self._code(len(more) + 1)
-        difference = code.emit("sub", exponent(code, values), len(inputs) + len(more))
-        weight = code.emit("exp", difference)
-        sums = ("sum", code.emit("mul", weight, values[result])), ("sum", weight)
-        return first, function_of((*inputs, *more, Input("target")), tuple(code.steps), sums)
+        largest, value = len(inputs) + len(more), values[result]
+        weight = code.emit("exp", code.emit("sub", exponent(code, values), largest))
+        divisor = weight
+        if self._is_centred:
+            inverse = code.constant(_inverse(by)) if isinstance(by, float) else largest - 1
+            value = code.emit("sub", value, code.emit("mul", largest, inverse))
+            divisor = code.emit("mul", weight, inverse)
+        sums = ("sum", code.emit("mul", weight, value)), ("sum", divisor)
+        # The largest exponent, if it were rounded, could be infinite, or so far from the others that they
+        # overflow.
+        inputs = (*inputs, *more, Input("target", "wide"))
+        return first, function_of(inputs, tuple(code.steps), sums)
 
     @property
     def plan(self) -> _Plan:
@@ -276,17 +295,20 @@ def run_plan_by(
     maps = [] if source_of_map is None else [tensor_of(source_of_map, arguments).t().float()]
     results: Sequence[torch.Tensor] = ()
     if text is not None:
-        results = _run_for_gradients(run, text, [*tensors, *maps], storage if is_plain else torch.float32)
+        given = tuple(place for name, (place, *_) in parts if name == "sum")
+        stored = storage if is_plain else torch.float32
+        results = _run_for_gradients(run, text, [*tensors, *maps], stored, given)
     means: dict[int, torch.Tensor] = {}  # which variances share
     made = []
     for name, (place, *others) in parts:
         if name in ("softmax", "powermean"):
             more = [arguments["temperature"].float().reshape(-1)] if temperature is None else []
-            given = [*tensors, *more]
+            rows = [*tensors, *more]
         if name == "softmax":
-            out = _softmax(run, own[place], given, maps, storage)
+            by = (more[0] if more else temperature) if others[0] else None
+            out = _softmax(run, own[place], rows, maps, by)
         elif name == "powermean":
-            (total,) = _run_for_gradients(run, own[place][0], [*given, *maps], torch.float32)[:1]
+            (total,) = _run_for_gradients(run, own[place][0], [*rows, *maps], torch.float32)[:1]
             root = 1 / (more[0] if more else temperature)
             out = (total * counts(total)).clamp(*POWER_RANGE).pow(root)
         else:
@@ -297,15 +319,17 @@ def run_plan_by(
             means[place] = out
             if name != "mean":
                 out = _spread(out, results[others[0]], inverse, name == "std")
-        made.append(out if out.dtype is dtype else out.to(dtype))
+        out = out if out.dtype is dtype else out.to(dtype)
+        # One that is given twice may be changed once.
+        made.append(out.clone() if any(out is other for other in made) else out)
     return made[0] if is_one else made
 
 
 def _run_for_gradients(
-    run: _Run, text: str, tensors: Sequence[torch.Tensor], dtype: torch.dtype
+    run: _Run, text: str, tensors: Sequence[torch.Tensor], dtype: torch.dtype, given: tuple[int, ...] = ()
 ) -> Sequence[torch.Tensor]:
     if torch.is_grad_enabled():
-        text = for_gradients(text, tuple([t.requires_grad for t in tensors]))
+        text = for_gradients(text, tuple([t.requires_grad for t in tensors]), given)
     return run(text, tensors, dtype)
 
 
@@ -349,32 +373,57 @@ class _Spread(torch.autograd.Function):
 
 def _softmax(
     run: _Run, texts: tuple[str, ...], tensors: Sequence[torch.Tensor], maps: Sequence[torch.Tensor],
-    storage: torch.dtype,
+    temperature: float | torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
-    """Return the sums of messages weighted by their softmax, whose exponents are relative to the largest."""
+    """Return the sums of messages weighted by their softmax, whose exponents are relative to the largest.
+
+    So are messages, unless the temperature is None, of messages that others weight. With the largest exponent
+    t c and W the sum of the weights w, it is c + (sum of w (m - c)) / t / (W / t): gradients of both sums are
+    then of the size of the result's, or of exponents' differences, and can be rounded to 16 bits.
+    """
+    factor = 1.0
     with torch.no_grad():
-        top = run(texts[0], [*tensors, *maps], storage)[0]
+        top = centre = run(texts[0], [*tensors, *maps], torch.float32)[0]
+        if temperature is None:
+            centre = top.new_zeros(1)
+        elif isinstance(temperature, torch.Tensor):
+            inverse = torch.where(temperature.abs() > _LEAST_TEMPERATURE, 1 / temperature, 1.0)
+            tensors, centre = [*tensors, inverse], top * inverse
+        elif (factor := _inverse(temperature)) != 1:
+            centre = top * factor
     total, weights = _run_for_gradients(run, texts[1], [*tensors, top, *maps], torch.float32)[:2]
+    if isinstance(temperature, torch.Tensor):
+        total = total * inverse
     weights = weights + (weights == 0)  # of targets without edges
-    return _Quotient.apply(total, weights) if is_eager() else total / weights
+    if is_eager():
+        return _Quotient.apply(centre, total, weights, factor)
+    return torch.addcdiv(centre, total, weights, value=factor)
+
+
+def _inverse(temperature: float) -> float:
+    """Return an inverse of a temperature; of 0, with which all exponents are equal, any number would do."""
+    return 1 / temperature if abs(temperature) > _LEAST_TEMPERATURE else 1.0
 
 
 class _Quotient(torch.autograd.Function):
-    """total / weights, whose backward pass computes less than torch's.
+    """centre + factor * total / weights, whose backward pass computes less than torch's.
 
     Its result is not stored for it: that is the caller's, who may change it in place.
     """
 
     @staticmethod
-    def forward(ctx: Any, total: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, centre: torch.Tensor, total: torch.Tensor, weights: torch.Tensor, factor: float
+    ) -> torch.Tensor:
         ctx.save_for_backward(total, weights)
-        return total / weights
+        ctx.factor = factor
+        return torch.addcdiv(centre, total, weights, value=factor)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor, torch.Tensor, None]:
         total, weights = ctx.saved_tensors
-        part = grad / weights
-        return part, part.mul(total / weights).neg()
+        part = grad / weights if ctx.factor == 1 else grad * ctx.factor / weights
+        return None, part, part.mul(total / weights).neg(), None
 
 
 def _planned(message: Any, forms: Any, reduce: Any, temperature: float | None) -> _Plan:

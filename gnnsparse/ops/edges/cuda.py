@@ -29,7 +29,7 @@ __all__ = ["available", "run_pass"]
 #: In the order of native/include/gnnsparse/edge_rows.h.
 INPUTS = (
     "gathered", "row", "edge", "gathered_number", "row_number", "edge_number", "vector", "vector_number",
-    "mapped", "gathered_winner", "row_winner",
+    "mapped", "gathered_winner", "row_winner", "gathered_wide", "row_wide",
 )  # fmt: skip
 OUTPUTS = (
     "sum", "max", "min", "edge", "row_number", "edge_number", "vector", "mapped_edge", "mapped_weight",
@@ -102,7 +102,8 @@ class Variant(NamedTuple):
         """Return the edges of a lane in a step, the steps on their way, and bytes of shared memory."""
         wide = self.elements // 4
         vectors = 2 if self.elements * self.dtype.itemsize == 16 else 1  # in 8 bytes
-        vectors = vectors * self.count("gathered", "edge") + 2 * wide * self.count("gathered_winner")
+        vectors *= self.count("gathered", "edge")
+        vectors += 2 * wide * self.count("gathered_winner", "gathered_wide")
         of_edge = 4 * (-(-self.size // 4) * 4 + self.count("gathered_number", "edge_number"))
         has_ids = self.size or self.count("edge", "edge_number", "gathered_winner", "row_winner")
         has_ids = has_ids or self.outputs("edge", "edge_number", "mapped_edge")
@@ -382,11 +383,9 @@ def _compiled(variant: Variant, capability: tuple[int, int]) -> _Compiled:
 # Launches.
 
 
-def _aligned(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    """Return features whose rows are whole vectors of 16 bytes that can be read, copied if need be."""
-    per_vector = 16 // (2 if tensor.dtype.itemsize == 2 else 4)
-    if tensor.dtype == torch.int32:
-        per_vector = max(per_vector, 8)
+def _aligned(tensor: torch.Tensor, width: int, elements: int) -> torch.Tensor:
+    """Return rows that lanes of some `elements` read in vectors of 16 bytes, copied if need be."""
+    per_vector = 8 if tensor.dtype.itemsize == 2 else elements
     if tensor.is_contiguous() and width % per_vector == 0 and tensor.data_ptr() % 16 == 0:
         return tensor
     padded = -(-width // per_vector) * per_vector
@@ -458,7 +457,7 @@ def bind(
     blocks = -(-items // _WARPS)
     if made.is_persistent:
         blocks = min(blocks, made.resident_blocks * gpu.multiprocessors)
-    has_rows = [kind in FEATURES or kind.endswith("winner") for kind in kinds_of(pass_.inputs)]
+    has_rows = [k in FEATURES or k.endswith(("_winner", "_wide")) for k in kinds_of(pass_.inputs)]
     #: For each output whether there are winners behind it, and the number of partial sums that are added, of
     #: which a matrix without rows has none; None: it is written as it is.
     outs = [
@@ -478,7 +477,7 @@ def bind(
 
     def run(arguments: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         given = [
-            _aligned(tensor, width) if is_rows else tensor.contiguous()
+            _aligned(tensor, width, elements) if is_rows else tensor.contiguous()
             for tensor, is_rows in zip(arguments, has_rows, strict=True)
         ]
         placed: list[torch.Tensor | None] = []

@@ -46,8 +46,9 @@ class Input(NamedTuple):
     """An argument of a function.
 
     `side` is "source" (a row for each source), "target", "edge" or "shared" (the same for all edges). `form`
-    is "features" (a number for each feature), "number" (one number for all features), or, once in a function
-    and of edges, "mapped": `size` numbers that a linear map [size, features] makes features of. The map is an
+    is "features" (a number for each feature), of targets also "wide" (such in float32, whatever features are
+    stored in, and without gradients), "number" (one number for all features), or, once in a function and of
+    edges, "mapped": `size` numbers that a linear map [size, features] makes features of. The map is an
     argument behind the others.
     """
 
@@ -219,7 +220,8 @@ class Pass:
         inputs: what each argument is: in the storage type "gathered" (features [columns, F], of the edge's
             column), "row" [rows, F] and "edge" [edges, F]; in float32 "gathered_number" [columns],
             "row_number" [rows], "edge_number" [edges], "vector" [F] and "vector_number" [1]; "mapped", at
-            most once: numbers of edges [edges, size] behind a map [size, F], two tensors in float32; in int32
+            most once: numbers of edges [edges, size] behind a map [size, F], two tensors in float32; such
+            features, too, as "gathered_wide" [columns, F] and "row_wide" [rows, F]; in int32
             "gathered_winner" [columns, F] and "row_winner" [rows, F], whose value is 1 where it is the number
             of the edge, and else 0.
         sizes: the size of a "mapped", else 0.
@@ -254,7 +256,7 @@ def _kind(side: str, form: str, by_column: bool) -> str:
     if form == "mapped":
         return form
     place = {"source": "row" if by_column else "gathered", "target": "gathered" if by_column else "row"}
-    return place.get(side, "edge") + {"features": "", "number": "_number", "winner": "_winner"}[form]
+    return place.get(side, "edge") + ("" if form == "features" else f"_{form}")
 
 
 def _finished(
@@ -407,7 +409,7 @@ _GRADIENTS = {
 
 
 @functools.lru_cache(1024)
-def with_slopes(function: Function, needs: tuple[bool, ...]) -> Function:
+def with_slopes(function: Function, needs: tuple[bool, ...], given: tuple[int, ...] = ()) -> Function:
     """Return the function with the sums by which the gradients of targets follow from those of the results.
 
     The sum y_i of messages m_ij has the gradient g_i * (sum over j of dm_ij / dx_i) for the features x_i of
@@ -417,16 +419,18 @@ def with_slopes(function: Function, needs: tuple[bool, ...]) -> Function:
     Args:
         function: a function without sums.
         needs: of which inputs, and last of the map, there will be gradients.
+        given: results that a caller gets, who may change them in place: a sum of its own stands for each.
     """
     sides = [x.side if needed else "" for x, needed in zip(function.inputs, needs, strict=False)]
     if "source" not in sides or "target" not in sides:
         return function
     code = Code(len(function.inputs))
     values = code.append(function.steps, list(range(len(function.inputs))))
-    totals = {values[value]: k for k, (how, value) in enumerate(function.results) if how == "sum"}
+    results = list(enumerate(function.results))
+    totals = {values[value]: k for k, (how, value) in results if how == "sum" and k not in given}
     sums: list[int] = []
     slopes = []
-    for k, (how, value) in enumerate(function.results):
+    for k, (how, value) in results:
         for i, slope in _differentiated(function, code, values, [(value, code.constant(1.0))]).items():
             if sides[i] != "target":
                 continue
@@ -439,8 +443,8 @@ def with_slopes(function: Function, needs: tuple[bool, ...]) -> Function:
             slopes.append(Slope(k, i, factor, -1 if base is None else totals[base]))
     if len(sums) > _MOST_SUMS:
         return function
-    results = tuple((how, values[value]) for how, value in function.results)
-    return function_of(function.inputs, tuple(code.steps), results, tuple(sums), tuple(slopes))
+    stored = tuple((how, values[value]) for how, value in function.results)
+    return function_of(function.inputs, tuple(code.steps), stored, tuple(sums), tuple(slopes))
 
 
 def _without_factor(code: Code, value: int) -> tuple[float, int | None]:

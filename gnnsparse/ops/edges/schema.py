@@ -139,7 +139,7 @@ def _width(function: Function, tensors: Tensors) -> int:
     for x, tensor in zip(function.inputs, tensors, strict=False):
         if x.form == "mapped":
             return tensors[-1].shape[1]
-        if x.form == "features":
+        if x.form in ("features", "wide"):
             return tensor.shape[-1]
     return 1
 
@@ -395,8 +395,8 @@ def run_function(
         function: what is computed.
         tensors: for each of its inputs one on the operand's device, and last the map of a "mapped" one:
             features [sources, F], [targets, F], [edges, F] (in the order of the edges given to `prepare`) in
-            the operand's storage type; in float32 numbers [sources], [targets], [edges], shared features [F]
-            and numbers [1], mapped numbers [edges, size] and the map [size, F].
+            the operand's storage type; in float32 wide ones [targets, F], numbers [sources], [targets],
+            [edges], shared features [F] and numbers [1], mapped numbers [edges, size] and the map [size, F].
         dtype: of the results: the storage type, or float32.
 
     Returns:
@@ -413,9 +413,9 @@ def run_function(
 
 
 @constant_when_traced
-def for_gradients(text: str, needs: tuple[bool, ...]) -> str:
+def for_gradients(text: str, needs: tuple[bool, ...], given: tuple[int, ...]) -> str:
     """Return the text of a function with the sums that its gradients need, see `with_slopes`."""
-    return with_slopes(function_from(text), needs).text if any(needs) else text
+    return with_slopes(function_from(text), needs, given).text if any(needs) else text
 
 
 def run_text(

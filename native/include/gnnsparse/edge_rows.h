@@ -25,6 +25,8 @@ enum class EdgeInput : int {
   kMapped,
   kGatheredWinner,
   kRowWinner,
+  kGatheredWide,
+  kRowWide,
 };
 enum class EdgeOutput : int {
   kSum,

@@ -66,21 +66,26 @@ struct EdgeCounts {
   // Vectors that a lane copies for an edge, or for a row, for an input: of kLaneBytes, or 16.
   static constexpr GNNSPARSE_EDGE_HD int edge_vectors(EdgeInput kind) {
     if (kind == EdgeInput::kGathered || kind == EdgeInput::kEdge) return 1;
-    return kind == EdgeInput::kGatheredWinner ? M::kElements / 4 : 0;
+    return is_wide(kind) && !is_of_row(kind) ? M::kElements / 4 : 0;
   }
   static constexpr GNNSPARSE_EDGE_HD int row_vectors(EdgeInput kind) {
     if (kind == EdgeInput::kRow) return 1;
-    return kind == EdgeInput::kRowWinner ? M::kElements / 4 : 0;
+    return is_wide(kind) && is_of_row(kind) ? M::kElements / 4 : 0;
   }
-  static constexpr GNNSPARSE_EDGE_HD bool is_winner(EdgeInput kind) {
-    return kind == EdgeInput::kGatheredWinner || kind == EdgeInput::kRowWinner;
+  // Whether a feature has 4 bytes whatever the storage type is.
+  static constexpr GNNSPARSE_EDGE_HD bool is_wide(EdgeInput kind) {
+    return kind == EdgeInput::kGatheredWinner || kind == EdgeInput::kGatheredWide ||
+           is_of_row(kind);
+  }
+  static constexpr GNNSPARSE_EDGE_HD bool is_of_row(EdgeInput kind) {
+    return kind == EdgeInput::kRowWinner || kind == EdgeInput::kRowWide;
   }
   static constexpr GNNSPARSE_EDGE_HD int vector_bytes(EdgeInput kind) {
-    return is_winner(kind) ? 16 : kLaneBytes;
+    return is_wide(kind) ? 16 : kLaneBytes;
   }
-  // How many times as many bytes winners are as features.
+  // How many times as many bytes it has as a feature.
   static constexpr GNNSPARSE_EDGE_HD int times_as_wide(EdgeInput kind) {
-    return is_winner(kind) && M::kIs16Bits ? 2 : 1;
+    return is_wide(kind) && M::kIs16Bits ? 2 : 1;
   }
   // What inputs before `end` need, and bytes that all lanes copy for an edge.
   static constexpr GNNSPARSE_EDGE_HD int edge_bytes(int end) {
@@ -395,7 +400,8 @@ class EdgeRows {
       uint32_t column[M::kBatch];
       uint32_t id[M::kBatch];
       uint32_t behind_map[at_least_one(kMappedCopies)];
-      if constexpr (Counts::has(EdgeInput::kGathered) || Counts::has(EdgeInput::kGatheredWinner)) {
+      if constexpr (Counts::has(EdgeInput::kGathered) || Counts::has(EdgeInput::kGatheredWinner) ||
+                    Counts::has(EdgeInput::kGatheredWide)) {
         read_batch(columns, column);
       }
       if constexpr (Counts::has(EdgeInput::kEdge)) read_batch(ids, id);
@@ -511,7 +517,7 @@ class EdgeRows {
         constexpr int kNumberAt = Counts::row_number(k);
         if constexpr (kKind == EdgeInput::kRow) {
           decode(next_vectors_[kAt], fixed_[k]);
-        } else if constexpr (kKind == EdgeInput::kRowWinner) {
+        } else if constexpr (Counts::is_of_row(kKind)) {
 #pragma unroll
           for (int e = 0; e < kElements; ++e) {
             fixed_[k][e] = __uint_as_float(next_vectors_[kAt + e / 4][e % 4]);
@@ -568,8 +574,8 @@ class EdgeRows {
       }
     }
   }
-  // Winners as they are, in floats' bits.
-  __device__ __forceinline__ void load_winners(uint32_t from, float (&to)[kElements]) const {
+  // 4 bytes for each feature: winners as they are, in floats' bits.
+  __device__ __forceinline__ void load_wide(uint32_t from, float (&to)[kElements]) const {
 #pragma unroll
     for (int v = 0; v < kElements / 4; ++v) {
       uint32_t words[4];
@@ -610,12 +616,14 @@ class EdgeRows {
         decode(words, in[k]);
       } else if constexpr (kKind == EdgeInput::kGatheredWinner || kIsOfRow) {
         float winners[kElements];
-        if constexpr (!kIsOfRow) load_winners(stage + place_of<k>(i), winners);
+        if constexpr (!kIsOfRow) load_wide(stage + place_of<k>(i), winners);
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const uint32_t winner = __float_as_uint(kIsOfRow ? fixed_[k][e] : winners[e]);
           in[k][e] = static_cast<int>(winner) == id ? 1.0f : 0.0f;
         }
+      } else if constexpr (kKind == EdgeInput::kGatheredWide) {
+        load_wide(stage + place_of<k>(i), in[k]);
       } else if constexpr (kKind == EdgeInput::kMapped) {
         // Below, when what it is added to is there.
       } else if constexpr (Counts::is_number_of_edge(kKind)) {
