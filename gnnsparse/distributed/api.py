@@ -115,8 +115,8 @@ def distribute(
         rates: rates of the machine; None: those that are stored for the backend.
         trial: what the operand is for, a function that calls a model on the CPU with an operand A of a few
             nodes, as in `lambda A: model(torch.zeros(A.shape[0], 16), A)`: "auto" leaves out what the model
-            does not run by, and estimates the time of all of its products. It is a call of the model: in
-            training mode a batch norm counts it, unless the function calls a copy.
+            does not run by, and estimates the time of all of its products. Tensors that the call changes in
+            place, as a batch norm its statistics, get what they held before.
         cache: True: shards are stored in the user's cache folder, a path: in that one; False: they are not.
 
     Returns:

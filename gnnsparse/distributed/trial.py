@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
 
 from gnnsparse.distributed.cost import Choice
 from gnnsparse.distributed.exchange import FeatureExchange
@@ -18,6 +21,8 @@ from gnnsparse.preprocess.api import prepare
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 
+#: Names of methods that change a tensor in place; what reads one among them does no harm.
+_CHANGES = re.compile(r"[a-z]\w*_|__i\w+__|__setitem__")
 #: Nodes of the operand that a model is tried on.
 _NODES = 8
 
@@ -81,6 +86,34 @@ class _Operations:
         return call
 
 
+class _Restored(TorchFunctionMode):
+    """Gives tensors that are changed in place inside, as statistics are, what they held before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, after what it may change has been copied."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        changed = [kwargs.get("out")]
+        if func in (F.batch_norm, F.instance_norm):
+            changed += [*args[1:3], kwargs.get("running_mean"), kwargs.get("running_var")]
+        elif _CHANGES.fullmatch(name):
+            changed += args[:1]
+        for x in changed:
+            if isinstance(x, torch.Tensor) and id(x) not in self._before:
+                self._before[id(x)] = x, x.detach().clone()
+        return func(*args, **kwargs)
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)
+        with torch.no_grad():
+            for x, before in self._before.values():
+                x.copy_(before)
+
+
 def tried(trial: Callable[[SparseOperand], object], ranks: int, weighted: bool, **options: Any) -> Found:
     """Find what a function computes with an operand of some ranks, by calling it with a small one.
 
@@ -103,7 +136,7 @@ def tried(trial: Callable[[SparseOperand], object], ranks: int, weighted: bool, 
         facts, nodes, operations, whole.precision, whole.device, Choice("halo", 1, {}, ()), cache_hit=False
     )
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), _Restored():
             trial(operand)
     except Exception as error:  # of the caller's code, which may be for its own graph alone
         found.widths.clear()
