@@ -173,6 +173,15 @@ def test_head_dimensions(kernels: Kernels, precision: str, sizes: tuple[int, int
         kernels.check(a, case, floor=None if precision == "fp32" else few_roundings(a, case))
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_one_tensor_of_keys_and_values(kernels: Kernels, precision: str) -> None:
+    """GATv2 has the same rows as keys and values, which are read once, for the bits of two tensors."""
+    a = kernels.make(random_graph(30, 41, 0.15, hubs=1, empty_rows=0.1), precision=precision)
+    case = make_graph_case(a, 16, score="gatv2")
+    k = case.arrays.k.to(a.device, a.precision.storage)
+    kernels.repeats(a, case.with_arrays(k=k, v=k), case.with_arrays(k=k, v=k.clone()))
+
+
 @poisoned
 @all_terms
 def test_long_rows(kernels: Kernels, terms: dict[str, Any]) -> None:

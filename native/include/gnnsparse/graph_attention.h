@@ -110,7 +110,8 @@ struct GraphLanes {
     return lanes;
   }
   GNNSPARSE_HD constexpr int heads() const { return 1 << heads_log; }
-  GNNSPARSE_HD constexpr int edges() const { return 32 >> (chunks_log + heads_log); }
+  GNNSPARSE_HD constexpr int edges_log() const { return 5 - chunks_log - heads_log; }
+  GNNSPARSE_HD constexpr int edges() const { return 1 << edges_log(); }
   GNNSPARSE_HD constexpr int chunk(int lane) const { return lane & ((1 << chunks_log) - 1); }
   GNNSPARSE_HD constexpr int head(int lane) const {
     return lane >> chunks_log & ((1 << heads_log) - 1);

@@ -9,7 +9,8 @@
 
 namespace gnnsparse::cuda {
 
-template <Precision P, Score S, Terms T>
+// `kMasks`: an edge may be masked, and takes no part then.
+template <Precision P, Score S, Terms T, bool kMasks>
 class GraphColumnGrad {
  public:
   static constexpr int kElements = kPerVector<P>;
@@ -20,6 +21,7 @@ class GraphColumnGrad {
   static constexpr int kBatch = !kFeatures ? 4 : 2;   // edges that a lane takes in a step
   static constexpr int kStages = !kFeatures ? 2 : 3;  // steps that are on their way
   static constexpr bool kMaps = true;
+  static constexpr bool kReadsNumbers = false;
   using Floats = float[kElements];
   static constexpr int kQuery = 0;
   static constexpr int kGrad = kAdditive ? 0 : 1;
@@ -31,19 +33,18 @@ class GraphColumnGrad {
   __device__ GraphColumnGrad(const GraphLaunch& p, const GraphLane& lane)
       : p_(p),
         lane_(lane),
-        queries_(start_of(p.q, lane) + 16 * lane.chunk),
-        grads_(start_of(p.grad, lane) + 16 * lane.chunk),
-        edges_(start_of(p.edges, lane)),
+        queries_(pin_register(start_of(p.q, lane) + 16 * lane.chunk)),
+        grads_(pin_register(start_of(p.grad, lane) + 16 * lane.chunk)),
+        edges_(pin_register(start_of(p.edges, lane))),
         has_query_(lane.chunk < p.d_chunks),
         has_grad_(lane.chunk < p.dv_chunks) {
     if constexpr (kGatv2) load_attention_vector(p, lane, att_);
   }
 
-  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to,
-                                            const GraphRow& row) const {
+  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to, int row) const {
     if constexpr (kGatv2) {
       const char* start = start_of(p_.k, lane_) + 16 * lane_.chunk;
-      to.copy_vector(0, row_at(start, p_.k, row.row), has_query_);
+      to.copy_vector(0, row_at(start, p_.k, row), has_query_);
     }
   }
   // `column` is a row of A, and `nonzero` one of A too.
@@ -65,10 +66,11 @@ class GraphColumnGrad {
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int j = 0; j < kElements; ++j) of_key_[j] = of_value_[j] = 0.0f;
+    for (float& sum : of_key_) sum = 0.0f;
+#pragma unroll
+    for (float& sum : of_value_) sum = 0.0f;
   }
   __device__ __forceinline__ void start(const GraphRow&, const GraphPlace<RowCopies>& from) {
-    clear();
     if constexpr (kGatv2) to_floats<P>(from.vector(0), key_);
   }
 
@@ -79,8 +81,8 @@ class GraphColumnGrad {
     for (int i = 0; i < kCount; ++i) {
       const Place edge = step.place(i);
       const float2 factors = edge.pair(0);
-      // A masked edge takes no part: its query may be infinite.
-      if (factors.x == 0.0f && factors.y == 0.0f) continue;
+      // The query of a masked edge may be infinite.
+      if (kMasks && factors.x == 0.0f && factors.y == 0.0f) continue;
       Floats x;
       to_floats<P>(edge.vector(kGrad), x);
       add_scaled(of_value_, factors.x, x);
@@ -94,14 +96,7 @@ class GraphColumnGrad {
   }
 
   __device__ void finish(const GraphRow& row) {
-    add_over_edges(lane_, of_value_);
-    if constexpr (kAdditive) {
-      float sum[1] = {of_key_[0]};
-      add_over_edges(lane_, sum);
-      of_key_[0] = sum[0];
-    } else {
-      add_over_edges(lane_, of_key_);
-    }
+    add_over_edges(lane_, of_value_, of_key_);
     if (!lane_.is_own || lane_.edge != 0) return;
     if constexpr (kGatv2) {
 #pragma unroll
@@ -160,7 +155,7 @@ class GraphColumnGrad {
   bool has_grad_;
   float key_[kElements] = {};
   float att_[kElements] = {};
-  float of_key_[kElements] = {};
+  float of_key_[kAdditive ? 1 : kElements] = {};
   float of_value_[kElements] = {};
 };
 
@@ -177,8 +172,14 @@ void GraphColumnGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) 
   const GraphLaunch p(pass, kPerVector<P>);
   const char* call = "graph_attention_columns";
   const auto with = [&](auto score, auto terms) {
-    using Pass = GraphColumnGrad<P, score, terms>;
-    launch_stream<Pass>(p, graph_column_grad_kernel<Pass>, call, stream);
+    const auto of = [&](auto masks) {
+      using Pass = GraphColumnGrad<P, score, terms, masks>;
+      launch_stream<Pass>(p, graph_column_grad_kernel<Pass>, call, stream);
+    };
+    if constexpr (terms == Terms::kNone) {
+      if (!p.has_extras()) return of(std::false_type());
+    }
+    of(std::true_type());
   };
   using std::integral_constant;
   constexpr integral_constant<Terms, Terms::kNone> none;

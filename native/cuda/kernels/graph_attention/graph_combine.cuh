@@ -9,14 +9,14 @@ namespace gnnsparse::cuda {
 // without normalisation.
 template <int kElements, bool kMapped>
 struct OnlineSoftmax {
-  float top = kNoEdge;
+  float top = kLowest;
   float sum = 0.0f;
   float values[kElements] = {};
   float mapped[kMapped ? kElements : 1] = {};
 
-  // Weights relative to `raised`, a score at least as large. Before a row's first edge: of nothing.
+  // Weights relative to `raised`, a score at least as large.
   __device__ __forceinline__ void raise(float raised) {
-    const float factor = top == raised ? 1.0f : exp2_fast(top - raised);
+    const float factor = exp2_fast(top - raised);
     top = raised;
     sum *= factor;
 #pragma unroll
@@ -28,6 +28,7 @@ struct OnlineSoftmax {
   }
 };
 
+// Of tiles, whose largest score may be kNoEdge.
 __device__ __forceinline__ float weight_relative(float score, float top) {
   return score == kNoEdge ? 0.0f : exp2_fast(score - top);
 }
@@ -38,7 +39,7 @@ __device__ void write_row(const GraphLaunch& p, const GraphLane& lane, int row,
                           OnlineSoftmax<kPerVector<P>, kMapped>& softmax) {
   constexpr int kElements = kPerVector<P>;
   const bool normalize = p.problem.normalize;
-  const float scale = !normalize ? 1.0f : softmax.sum == 0.0f ? 0.0f : 1.0f / softmax.sum;
+  const float scale = !normalize ? 1.0f : softmax.sum == 0.0f ? 0.0f : reciprocal_fast(softmax.sum);
 #pragma unroll
   for (int i = 0; i < kElements; ++i) softmax.values[i] *= scale;
   store_result<P>(p.to_out, lane, row, p.dv_chunks, softmax.values);
@@ -50,7 +51,8 @@ __device__ void write_row(const GraphLaunch& p, const GraphLane& lane, int row,
     }
   }
   if (lane.chunk != 0) return;
-  float* stats = numbers_of(p.result.stats, lane, row);
+  auto* stats =
+      reinterpret_cast<float*>(const_cast<char*>(row_at(start_of(p.shift, lane), p.shift, row)));
   stats[0] = normalize && softmax.sum != 0.0f ? softmax.top : 0.0f;
   stats[1] = scale;
 }

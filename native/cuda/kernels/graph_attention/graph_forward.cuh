@@ -17,6 +17,7 @@ class GraphForward {
   static constexpr int kBatch = T == Terms::kNone ? 4 : 2;   // edges that a lane takes in a step
   static constexpr int kStages = T == Terms::kNone ? 2 : 3;  // steps that are on their way
   static constexpr bool kMaps = false;
+  static constexpr bool kReadsNumbers = kExtras;
   using Scores = GraphScores<P, S, T, kExtras>;
   using EdgeCopies = typename Scores::EdgeCopies;
   using RowCopies = GraphCopies<Scores::kRowVectors, Scores::kRowNumbers, 4>;
@@ -24,8 +25,7 @@ class GraphForward {
   __device__ GraphForward(const GraphLaunch& p, const GraphLane& lane)
       : p_(p), lane_(lane), scores_(p, lane) {}
 
-  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to,
-                                            const GraphRow& row) const {
+  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to, int row) const {
     scores_.fetch_row(to, row);
   }
   __device__ __forceinline__ void fetch_edge(const GraphPlace<EdgeCopies>& to, int32_t column,
@@ -39,7 +39,6 @@ class GraphForward {
   }
   __device__ __forceinline__ void start(const GraphRow& row, const GraphPlace<RowCopies>& from) {
     scores_.start(row, from);
-    clear();
   }
 
   template <int kCount>
@@ -48,7 +47,7 @@ class GraphForward {
     float sums[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) sums[i] = scores_.part_of(step.place(i), step.number[i]);
-    if constexpr (S != Score::kAdditive) add_over_chunks(p_, sums);
+    if constexpr (S != Score::kAdditive) add_over_chunks(lane_, sums);
     float top = softmax_.top;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -77,7 +76,7 @@ class GraphForward {
  private:
   __device__ __forceinline__ void add_value(const GraphPlace<EdgeCopies>& edge, int number,
                                             float score) {
-    float weight = weight_relative(score, softmax_.top);
+    float weight = exp2_fast(score - softmax_.top);
     softmax_.sum += weight;
     if constexpr (kExtras) {
       // A masked edge takes no part: its value may be infinite, and times zero that is NaN.
@@ -97,15 +96,18 @@ class GraphForward {
   __device__ void merge_edges() {
     if (lane_.edges == 1) return;
     float top = softmax_.top;
-    for (int offset = 16; offset >= 32 / lane_.edges; offset /= 2) {
+#pragma unroll 1
+    for (int offset = 16; offset >= lane_.edge_lanes; offset >>= 1) {
       top = fmaxf(top, __shfl_xor_sync(kWarp, top, offset));
     }
     softmax_.raise(top);
     float sum[1] = {softmax_.sum};
-    add_over_edges(lane_, sum);
+    if constexpr (kMapped) {
+      add_over_edges(lane_, sum, softmax_.values, softmax_.mapped);
+    } else {
+      add_over_edges(lane_, sum, softmax_.values);
+    }
     softmax_.sum = sum[0];
-    add_over_edges(lane_, softmax_.values);
-    if constexpr (kMapped) add_over_edges(lane_, softmax_.mapped);
   }
 
   const GraphLaunch& p_;

@@ -16,10 +16,12 @@ class GraphRowGrad {
   static constexpr bool kAdditive = S == Score::kAdditive;
   static constexpr bool kGatv2 = S == Score::kGatv2;
   static constexpr bool kMapped = T == Terms::kMapped;
+  static constexpr bool kHasTerms = kExtras || T != Terms::kNone;
   static constexpr int kBlocks = kExtras || T != Terms::kNone ? 3 : S == Score::kGatv2 ? 4 : 5;
   static constexpr int kBatch = T == Terms::kNone ? 4 : 2;   // edges that a lane takes in a step
   static constexpr int kStages = T == Terms::kNone ? 2 : 3;  // steps that are on their way
   static constexpr bool kMaps = false;
+  static constexpr bool kReadsNumbers = kExtras;
   using Floats = float[kElements];
   using Scores = GraphScores<P, S, T, kExtras>;
   using EdgeCopies = typename Scores::EdgeCopies;
@@ -31,18 +33,30 @@ class GraphRowGrad {
       GraphCopies<kMappedGrad + (T == Terms::kMapped ? 2 : 0), Scores::kRowNumbers + 2, 4>;
 
   __device__ GraphRowGrad(const GraphLaunch& p, const GraphLane& lane)
-      : p_(p), lane_(lane), scores_(p, lane) {}
-
-  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to,
-                                            const GraphRow& row) const {
-    scores_.fetch_row(to, row);
-    scores_.fetch_vector(to, kGrad, p_.grad, row.row, p_.dv_chunks);
-    scores_.fetch_vector(to, kGrad + 1, p_.out, row.row, p_.dv_chunks);
+      : p_(p),
+        lane_(lane),
+        scores_(p, lane),
+        grads_(p.grad, lane, p.dv_chunks),
+        outs_(p.out, lane, p.dv_chunks),
+        stats_from_(pin_register(start_of(p.shift, lane))),
+        edges_from_(pin_register(start_of(p.edges, lane) - p.edges.data)) {
     if constexpr (kMapped) {
-      scores_.fetch_vector(to, kMappedGrad, p_.grad_mapped, row.row, p_.de_chunks);
-      scores_.fetch_vector(to, kMappedGrad + 1, p_.out_mapped, row.row, p_.de_chunks);
+      mapped_grads_ = {p.grad_mapped, lane, p.de_chunks};
+      mapped_outs_ = {p.out_mapped, lane, p.de_chunks};
     }
-    const char* stats = row_at(start_of(p_.shift, lane_), p_.shift, row.row);
+  }
+
+  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to, int row) const {
+    scores_.fetch_row(to, row);
+    to.copy_vector(kGrad, row_at(grads_.start, p_.grad, row), grads_.has);
+    to.copy_vector(kGrad + 1, row_at(outs_.start, p_.out, row), outs_.has);
+    if constexpr (kMapped) {
+      to.copy_vector(kMappedGrad, row_at(mapped_grads_.start, p_.grad_mapped, row),
+                     mapped_grads_.has);
+      to.copy_vector(kMappedGrad + 1, row_at(mapped_outs_.start, p_.out_mapped, row),
+                     mapped_outs_.has);
+    }
+    const char* stats = row_at(stats_from_, p_.shift, row);
     to.copy_number(Scores::kRowNumbers, stats, true);
     to.copy_number(Scores::kRowNumbers + 1, stats + sizeof(float), true);
   }
@@ -53,19 +67,18 @@ class GraphRowGrad {
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int j = 0; j < kElements; ++j) {
-      sums_[j] = 0.0f;
-      if constexpr (kMapped) mapped_sums_[j] = 0.0f;
-    }
+    for (float& sum : sums_) sum = 0.0f;
+#pragma unroll
+    for (float& sum : mapped_sums_) sum = 0.0f;
   }
   __device__ __forceinline__ void start(const GraphRow& row, const GraphPlace<RowCopies>& from) {
-    clear();
     scores_.start(row, from);
     to_floats<P>(from.vector(kGrad), grad_);
     if constexpr (kMapped) to_floats<P>(from.vector(kMappedGrad), grad_mapped_);
     stats_ = {from.number(Scores::kRowNumbers), from.number(Scores::kRowNumbers + 1)};
     inner_ = inner_of(row.row, from);
-    edges_ = start_of(p_.edges, lane_, row.begin());
+    // That it is of the kernel's parameters makes it an address of global memory.
+    edges_ = p_.edges.data + (edges_from_ + row.begin() * p_.edges.row);
   }
 
   template <int kCount>
@@ -79,21 +92,23 @@ class GraphRowGrad {
       sums[kCount + i] = weight_grad_part(step.place(i));
     }
     if constexpr (kAdditive) {
-      add_over_chunks(p_, reinterpret_cast<float (&)[kCount]>(sums[kCount]));
+      add_over_chunks(lane_, reinterpret_cast<float (&)[kCount]>(sums[kCount]));
     } else {
-      add_over_chunks(p_, sums);
+      add_over_chunks(lane_, sums);
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (step.has[i]) {
-        add_edge(row, step.place(i), step.number[i], sums[i], sums[kCount + i]);
-      }
+      if (kHasTerms && !step.has[i]) continue;
+      add_edge(row, step.place(i), step.number[i], step.has[i], sums[i], sums[kCount + i]);
     }
   }
 
   __device__ void finish(const GraphRow& row) {
-    add_over_edges(lane_, sums_);
-    if constexpr (kMapped) add_over_edges(lane_, mapped_sums_);
+    if constexpr (kMapped) {
+      add_over_edges(lane_, sums_, mapped_sums_);
+    } else {
+      add_over_edges(lane_, sums_);
+    }
     if (!lane_.is_own || lane_.edge != 0) return;
     if constexpr (kGatv2) {
 #pragma unroll
@@ -126,7 +141,7 @@ class GraphRowGrad {
       decode<kStorage>(from.vector(kMappedGrad + 1), out);
       inner[0] += dot(grad_mapped_, out);
     }
-    add_over_chunks(p_, inner);
+    add_over_chunks(lane_, inner);
     return inner[0];
   }
 
@@ -141,8 +156,9 @@ class GraphRowGrad {
     return part;
   }
 
+  // Where there is no edge, its key is 0, and so are its numbers here.
   __device__ __forceinline__ void add_edge(const GraphRow& row, const Place& edge, int number,
-                                           float argument, float weight_grad) {
+                                           bool has, float argument, float weight_grad) {
     const float score = scores_.score_of(argument, number);
     float weight = exp2_fast(score - stats_.shift) * stats_.scale;
     float score_grad = 0.0f;
@@ -156,7 +172,7 @@ class GraphRowGrad {
     } else {
       weight = 0.0f;
     }
-    if (kExtras && p_.grads.bias.data != nullptr && lane_.writes_number()) {
+    if (kExtras && p_.grads.bias.data != nullptr && writes_number_) {
       *numbers_of(p_.grads.bias, lane_, row.begin() + number) = score_grad;
     }
     if (!scores_.is_within(argument)) score_grad = 0.0f;
@@ -164,7 +180,8 @@ class GraphRowGrad {
     if constexpr (kAdditive) {
       if (!(argument > 0.0f)) score_grad *= p_.problem.negative_slope;
     }
-    if (lane_.writes_number()) {
+    if (!has) score_grad = 0.0f;
+    if (has && writes_number_) {
       char* to = const_cast<char*>(row_at(edges_, p_.edges, number));
       *reinterpret_cast<float2*>(to) = make_float2(weight, score_grad);
     }
@@ -266,13 +283,20 @@ class GraphRowGrad {
   const GraphLaunch& p_;
   const GraphLane& lane_;
   Scores scores_;
+  GraphVectors grads_;
+  GraphVectors outs_;
+  GraphVectors mapped_grads_;
+  GraphVectors mapped_outs_;
+  const char* stats_from_;
+  int64_t edges_from_;
+  bool writes_number_ = lane_.writes_number();
   const char* edges_ = nullptr;
   SoftmaxStats stats_ = {};
   float inner_ = 0.0f;
   float grad_[kElements] = {};
   float grad_mapped_[kElements] = {};
-  float sums_[kElements] = {};
-  float mapped_sums_[kElements] = {};
+  float sums_[kAdditive ? 1 : kElements] = {};
+  float mapped_sums_[kMapped ? kElements : 1] = {};
   float att_sums_[kElements] = {};
 };
 

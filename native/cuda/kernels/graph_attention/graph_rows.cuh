@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "device/approximate.cuh"
+#include "device/async.cuh"
 #include "device/launch.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/graph_attention.h"
@@ -15,6 +16,8 @@ inline constexpr int kGraphThreads = 128;
 inline constexpr int kGraphWarps = kGraphThreads / 32;
 inline constexpr uint32_t kWarp = 0xffffffffu;
 inline constexpr float kNoEdge = -std::numeric_limits<float>::infinity();
+// Where the largest score starts from: what is above it is a score, and 2^(kNoEdge - kLowest) is 0.
+inline constexpr float kLowest = std::numeric_limits<float>::lowest();
 
 // An array as kernels address it, in bytes. A stride of rows in 32 bits makes an address one
 // instruction.
@@ -59,6 +62,10 @@ struct GraphLaunch : GraphAttentionPass {
   GraphArray q, k, v, features, gate, mapped, mapped_q, bias;
   GraphResult to_out, to_shift, to_scale, to_q, to_k, to_v;
   GraphArray out, out_mapped, shift, scale, grad, grad_mapped, grad_weights, inner, edges;
+  // Whether keys are values, as GATv2 has them: an edge has one row to read.
+  bool keys_are_values;
+  uint32_t partial_floats;
+  float score_scale;  // of sums of dot products, to scores to base 2
 
   GraphLaunch(const GraphAttentionPass& pass, int elements) : GraphAttentionPass(pass) {
     const AttentionProblem& base = problem.base;
@@ -97,6 +104,10 @@ struct GraphLaunch : GraphAttentionPass {
     grad_weights = GraphArray(grads.weights);
     inner = GraphArray(grads.inner);
     edges = GraphArray(grads.edges);
+    keys_are_values = k.data == v.data && k.batch == v.batch && k.head == v.head &&
+                      k.row == v.row && d_chunks == dv_chunks;
+    partial_floats = static_cast<uint32_t>(graph_partial_floats(base.d, base.dv, problem.terms.de));
+    score_scale = kLog2E * base.scale;
   }
   // Whether an edge's weight depends on more than the score's own terms.
   bool has_extras() const {
@@ -111,10 +122,12 @@ struct GraphLaunch : GraphAttentionPass {
 struct GraphLane {
   int id;
   int chunk;
+  int chunks;   // lanes of a head
   int head;     // lanes past the last head repeat its work
   bool is_own;  // that is not the case
   int edge;
-  int edges;  // lanes side by side along the edges
+  int edges;       // side by side along the lanes
+  int edge_lanes;  // of each of these
   int batch;
   int64_t item;
 
@@ -124,11 +137,13 @@ struct GraphLane {
     batch = block / p.head_blocks;
     const int h = (block - batch * p.head_blocks) * p.lanes.heads() + p.lanes.head(id);
     const int last = static_cast<int>(p.problem.base.heads) - 1;
-    chunk = p.lanes.chunk(id);
+    chunk = pin_register(p.lanes.chunk(id));
+    chunks = pin_register(1 << p.lanes.chunks_log);
     head = min(h, last);
     is_own = h <= last;
-    edge = p.lanes.edge(id);
-    edges = p.lanes.edges();
+    edge = pin_register(p.lanes.edge(id));
+    edges = pin_register(p.lanes.edges());
+    edge_lanes = pin_register(32 >> p.lanes.edges_log());
     item = int64_t{blockIdx.x} * kGraphWarps + threadIdx.x / 32;
   }
   // Counted over all batches.
@@ -154,7 +169,9 @@ struct GraphRow {
 // the kernel's parameters by every address, which takes no register.
 __device__ __forceinline__ const char* start_of(const GraphArray& array, const GraphLane& lane,
                                                 int64_t first = 0) {
-  return array.data + lane.batch * array.batch + lane.head * array.head + first * array.row;
+  // Unsigned, so that a product takes two instructions.
+  return array.data + static_cast<uint32_t>(lane.batch) * array.batch +
+         static_cast<uint32_t>(lane.head) * array.head + first * array.row;
 }
 __device__ __forceinline__ const char* row_at(const char* start, const GraphArray& array, int row) {
   return start + static_cast<uint64_t>(static_cast<uint32_t>(row)) * array.row;
@@ -162,6 +179,17 @@ __device__ __forceinline__ const char* row_at(const char* start, const GraphArra
 __device__ __forceinline__ float number_in(const char* start, const GraphArray& array, int row) {
   return __ldg(reinterpret_cast<const float*>(row_at(start, array, row)));
 }
+
+// The lane's vector in each row of an array.
+struct GraphVectors {
+  const char* start = nullptr;
+  bool has = false;
+
+  GraphVectors() = default;
+  __device__ GraphVectors(const GraphArray& array, const GraphLane& lane, int chunks)
+      : start(pin_register(start_of(array, lane) + 16 * lane.chunk)),
+        has(array.data != nullptr && lane.chunk < chunks) {}
+};
 
 // Writes the lane's elements of a row of a result.
 template <int kElements>
@@ -196,7 +224,7 @@ __device__ __forceinline__ float* numbers_of(const HeadsView& view, const GraphL
 __device__ inline float* partial_of(const GraphLaunch& p, const GraphLane& lane, int partial) {
   const AttentionProblem& base = p.problem.base;
   const int64_t place = partial * (base.batches * base.heads) + lane.head_of_all(p);
-  return p.partial + place * graph_partial_floats(base.d, base.dv, p.problem.terms.de);
+  return p.partial + place * p.partial_floats;
 }
 
 // Features `before` and on of partial sums.
@@ -210,20 +238,23 @@ __device__ __forceinline__ void store_sums(float* to, const GraphLane& lane, int
 
 // Adds up over the lanes of a head, in a fixed order.
 template <int kCount>
-__device__ __forceinline__ void add_over_chunks(const GraphLaunch& p, float (&x)[kCount]) {
-  for (int offset = 1; offset < 1 << p.lanes.chunks_log; offset *= 2) {
+__device__ __forceinline__ void add_over_chunks(const GraphLane& lane, float (&x)[kCount]) {
+#pragma unroll 1
+  for (int offset = 1; offset < lane.chunks; offset *= 2) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) x[i] += __shfl_xor_sync(kWarp, x[i], offset);
   }
 }
 
 // Adds up over the lanes that take other edges of the row.
-template <int kCount>
-__device__ __forceinline__ void add_over_edges(const GraphLane& lane, float (&x)[kCount]) {
-  for (int offset = 16; offset >= 32 / lane.edges; offset /= 2) {
+template <int... kCounts>
+__device__ __forceinline__ void add_over_edges(const GraphLane& lane, float (&... x)[kCounts]) {
+  const auto add = [](int offset, auto& of) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] += __shfl_xor_sync(kWarp, x[i], offset);
-  }
+    for (float& value : of) value += __shfl_xor_sync(kWarp, value, offset);
+  };
+#pragma unroll 1
+  for (int offset = 16; offset >= lane.edge_lanes; offset >>= 1) (add(offset, x), ...);
 }
 
 template <int kElements>

@@ -48,10 +48,12 @@ class GraphScores {
   __device__ GraphScores(const GraphLaunch& p, const GraphLane& lane)
       : p_(p),
         lane_(lane),
-        keys_(start_of(p.k, lane) + (kAdditive ? 0 : 16 * lane.chunk)),
-        values_(start_of(p.v, lane) + 16 * lane.chunk),
+        keys_(pin_register(start_of(p.k, lane) + (kAdditive ? 0 : 16 * lane.chunk))),
+        values_(pin_register(start_of(p.v, lane) + 16 * lane.chunk)),
+        queries_(pin_register(start_of(p.q, lane) + (kAdditive ? 0 : 16 * lane.chunk))),
         has_key_(lane.chunk < p.d_chunks),
         has_value_(lane.chunk < p.dv_chunks) {
+    if constexpr (T == Terms::kMapped) mapped_queries_ = {p.mapped_q, lane, p.de_chunks};
     if constexpr (S == Score::kGatv2) load_attention_vector(p, lane, att_);
     if (kExtras && p.problem.base.seed != nullptr) philox_ = philox_key(*p.problem.base.seed);
   }
@@ -64,7 +66,7 @@ class GraphScores {
     } else {
       to.copy_vector(kKey, key, has && has_key_);
     }
-    to.copy_vector(kValue, row_at(values_, p_.v, column), has && has_value_);
+    if (!shares()) to.copy_vector(kValue, row_at(values_, p_.v, column), has && has_value_);
     if constexpr (T == Terms::kMapped) {
       fetch_term(to, kTerm, p_.mapped, nonzero, has && lane_.chunk < p_.de_chunks);
     }
@@ -74,21 +76,17 @@ class GraphScores {
     }
   }
   template <class RowPlace>
-  __device__ __forceinline__ void fetch_row(const RowPlace& to, const GraphRow& row) const {
+  __device__ __forceinline__ void fetch_row(const RowPlace& to, int row) const {
+    const char* query = row_at(queries_, p_.q, row);
     if constexpr (kAdditive) {
-      to.copy_number(0, row_at(start_of(p_.q, lane_), p_.q, row.row), true);
+      to.copy_number(0, query, true);
     } else {
-      fetch_vector(to, 0, p_.q, row.row, p_.d_chunks);
+      to.copy_vector(0, query, has_key_);
     }
     if constexpr (T == Terms::kMapped) {
-      fetch_vector(to, kMappedQuery, p_.mapped_q, row.row, p_.de_chunks);
+      to.copy_vector(kMappedQuery, row_at(mapped_queries_.start, p_.mapped_q, row),
+                     mapped_queries_.has);
     }
-  }
-  template <class RowPlace>
-  __device__ __forceinline__ void fetch_vector(const RowPlace& to, int i, const GraphArray& from,
-                                               int row, int chunks) const {
-    const char* start = start_of(from, lane_) + 16 * lane_.chunk;
-    to.copy_vector(i, row_at(start, from, row), from.data != nullptr && lane_.chunk < chunks);
   }
 
   // Takes the row's query.
@@ -121,7 +119,7 @@ class GraphScores {
   }
   // An edge's value with its features.
   __device__ __forceinline__ void value_of(const Place& edge, Floats& value) const {
-    to_floats<P>(edge.vector(kValue), value);
+    to_floats<P>(edge.vector(shares() ? kKey : kValue), value);
     if (has_features(p_.problem.terms.to_values)) add_features(edge, value);
   }
   __device__ __forceinline__ void mapped_of(const Place& edge, Floats& mapped) const {
@@ -158,7 +156,7 @@ class GraphScores {
 
   // A finished score to base 2, of the sum of its parts.
   __device__ __forceinline__ float score_of(float sum, int number) const {
-    float score = kLog2E * unclamped(sum);
+    float score = S == Score::kDot ? p_.score_scale * sum : kLog2E * unclamped(sum);
     if constexpr (kExtras) {
       // Comparisons let NaN through.
       const float clamp = p_.problem.clamp * kLog2E;
@@ -197,6 +195,9 @@ class GraphScores {
   __device__ const Floats& att() const { return att_; }
 
  private:
+  __device__ __forceinline__ bool shares() const {
+    return S == Score::kGatv2 && T == Terms::kNone && p_.keys_are_values;
+  }
   __device__ __forceinline__ float unclamped(float sum) const {
     if constexpr (kAdditive) return leaky(sum);
     return S == Score::kDot ? p_.problem.base.scale * sum : sum;
@@ -220,6 +221,8 @@ class GraphScores {
   const GraphLane& lane_;
   const char* keys_;
   const char* values_;
+  const char* queries_;
+  GraphVectors mapped_queries_;
   bool has_key_;
   bool has_value_;
   PhiloxKey philox_;

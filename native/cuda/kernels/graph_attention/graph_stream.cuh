@@ -70,7 +70,8 @@ class GraphPlace {
 };
 
 // Edges of a row that a lane takes in a step: numbers are counted from the row's first edge. Where
-// there is none (`has` is false) the number is that of some edge, and the copies are zeros.
+// there is none (`has` is false) the copies are zeros, and the number is that of some edge for a
+// pass that kReadsNumbers.
 template <class Pass, int kCount>
 struct GraphStep {
   int number[kCount];
@@ -89,8 +90,8 @@ inline constexpr uint32_t kStageBytes =
 template <class Pass>
 inline constexpr uint32_t kRingBytes = kGraphWarps * Pass::kStages * kStageBytes<Pass>;
 
-// The rows of a warp: lane i holds row i. Longer rows than the limit, whose parts are items of
-// their own, have a count of -1.
+// The rows of a warp, at most 32: lane i holds row i. Longer rows than the limit, whose parts are
+// items of their own, have a count of -1.
 class WarpRows {
  public:
   __device__ WarpRows(const GraphLaunch& p, int64_t item, int lane) {
@@ -113,11 +114,16 @@ class WarpRows {
       const int64_t count = p.a.indptr[own + 1] - begin;
       count_ = count > p.row_limit ? -1 : static_cast<int>(count);
     }
+    taken_ = __ballot_sync(kWarp, lane < rows_ && count_ >= 0);
+    filled_ = __ballot_sync(kWarp, lane < rows_ && count_ > 0);
     row_ = p.row_ids != nullptr ? p.row_ids[own] : static_cast<int>(own);
     base_ = __shfl_sync(kWarp, begin, 0);
     first_ = static_cast<int>(begin - base_);
   }
   __device__ int rows() const { return rows_; }
+  // Those that the warp takes, and those of them that have edges: bit i is of row i.
+  __device__ uint32_t taken() const { return taken_; }
+  __device__ uint32_t filled() const { return filled_; }
   // Of the first row's first edge. Numbers from there have 31 bits: a warp takes one row of a
   // matrix with more nonzeros.
   __device__ int64_t base() const { return base_; }
@@ -133,81 +139,112 @@ class WarpRows {
   int row_ = 0;
   int partial_ = -1;
   int rows_ = 0;
+  uint32_t taken_ = 0;
+  uint32_t filled_ = 0;
 };
 
+// Takes the first row from a set.
+__device__ __forceinline__ int take_row(uint32_t& rows) {
+  const int first = __ffs(static_cast<int>(rows)) - 1;
+  rows &= rows - 1;
+  return first;
+}
+
 // Steps through the rows of a warp, and starts the copies of each step. It reads the numbers of a
-// step's edges a step before it needs them.
+// step's edges a step before it needs them. Issue slots bind these kernels, so that what a lane
+// needs again and again is pinned to registers: made anew it is half of the instructions.
 template <class Pass>
 class GraphProducer {
  public:
   __device__ GraphProducer(const GraphLaunch& p, const GraphLane& lane, const WarpRows& rows,
                            const Pass& pass)
-      : p_(p), lane_(lane), rows_(rows), pass_(pass) {
+      : p_(p),
+        lane_(lane),
+        rows_(rows),
+        pass_(pass),
+        columns_from_(pin_register(p.a.indices + rows.base())),
+        left_(rows.filled()) {
+    if (reads_maps()) {
+      maps_from_ = pin_register(static_cast<const int32_t*>(p.nnz_index_map.data) + rows.base());
+    }
     next_row();
-    if (r_ < rows_.rows()) read_numbers();
+    if (count_ > 0) read_numbers();
   }
 
   // Starts the copies of the next step to the stage at `start`, if there is one.
   __device__ __forceinline__ void fetch(uint32_t start) {
-    if (r_ < rows_.rows()) {
+    if (count_ > 0) {
       if (at_ == 0) pass_.fetch_row({start, lane_.id}, row_);
       fetch_edges<Pass::kBatch>(start + Pass::RowCopies::kBytes);
-      if (at_ >= row_.count) next_row();
-      if (r_ < rows_.rows()) read_numbers();
+      if (at_ >= count_) next_row();
+      if (count_ > 0) read_numbers();
     }
     commit_copies();
   }
 
  private:
-  __device__ __forceinline__ int64_t nonzero_of(int number) const { return row_.begin() + number; }
   // A map of 64 bits is read when it is needed: registers are short.
   __device__ __forceinline__ bool reads_maps() const {
     return Pass::kMaps && !p_.nnz_index_map.wide;
   }
   __device__ __forceinline__ void read_numbers() {
-    const int32_t* columns = p_.a.indices + row_.begin();
-    const int32_t* maps = static_cast<const int32_t*>(p_.nnz_index_map.data) + row_.begin();
+    const int from = first_ + at_ + lane_.edge;
+    const int last = first_ + count_ - 1;
 #pragma unroll
     for (int i = 0; i < Pass::kBatch; ++i) {
-      const int number = min(at_ + i * lane_.edges + lane_.edge, row_.count - 1);
-      columns_[i] = __ldg(columns + number);
-      if (reads_maps()) maps_[i] = __ldg(maps + number);
+      const int number = min(from + i * lane_.edges, last);
+      columns_[i] = __ldg(columns_from_ + number);
+      if (reads_maps()) maps_[i] = __ldg(maps_from_ + number);
     }
   }
   template <int kCount>
   __device__ __forceinline__ void fetch_edges(uint32_t start) {
     if constexpr (kCount > 1) {
-      if (row_.count - at_ <= kCount / 2 * lane_.edges) return fetch_edges<kCount / 2>(start);
+      if (count_ - at_ <= kCount / 2 * lane_.edges) return fetch_edges<kCount / 2>(start);
     }
+    const int left = count_ - at_ - lane_.edge;
+    const auto fetch = [&](const auto& nonzero_of) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int number = at_ + i * lane_.edges + lane_.edge;
-      const bool has = number < row_.count;
-      int64_t nonzero = nonzero_of(number);
-      if constexpr (Pass::kMaps) {
-        nonzero = reads_maps() ? maps_[i] : has ? p_.nnz_index_map[nonzero] : 0;
+      for (int i = 0; i < kCount; ++i) {
+        const bool has = i * lane_.edges < left;
+        pass_.fetch_edge({start + i * Pass::EdgeCopies::kBytes, lane_.id}, columns_[i],
+                         nonzero_of(i, has), has);
       }
-      pass_.fetch_edge({start + i * Pass::EdgeCopies::kBytes, lane_.id}, columns_[i], nonzero, has);
+    };
+    if (reads_maps()) {
+      fetch([&](int i, bool) { return static_cast<uint64_t>(static_cast<uint32_t>(maps_[i])); });
+    } else {
+      const int64_t first = rows_.base() + first_ + at_ + lane_.edge;
+      fetch([&](int i, bool has) {
+        const int64_t nonzero = first + i * lane_.edges;
+        if constexpr (!Pass::kMaps) return static_cast<uint64_t>(nonzero);
+        return has ? static_cast<uint64_t>(p_.nnz_index_map[nonzero]) : uint64_t{0};
+      });
     }
     at_ += kCount * lane_.edges;
   }
   __device__ __forceinline__ void next_row() {
-    at_ = 0;
-    do {
-      ++r_;
-    } while (r_ < rows_.rows() && rows_.count(r_) <= 0);
-    if (r_ < rows_.rows()) row_ = rows_.row(r_);
+    at_ = count_ = 0;
+    if (left_ == 0) return;
+    const GraphRow row = rows_.row(take_row(left_));
+    first_ = row.first;
+    count_ = row.count;
+    row_ = row.row;
   }
 
   const GraphLaunch& p_;
   const GraphLane& lane_;
   const WarpRows& rows_;
   const Pass& pass_;
-  GraphRow row_{};
+  const int32_t* columns_from_;
+  const int32_t* maps_from_ = nullptr;
+  uint32_t left_;  // rows
+  int first_ = 0;
+  int count_ = 0;  // 0: no row is left
+  int row_ = 0;
+  int at_ = 0;
   int32_t columns_[Pass::kBatch] = {};
   int32_t maps_[Pass::kMaps ? Pass::kBatch : 1] = {};
-  int r_ = -1;
-  int at_ = 0;
 };
 
 // Takes kCount edges a lane where so many are left of a row, or half as many, and so on: most rows
@@ -227,7 +264,7 @@ __device__ __forceinline__ int add_step(Pass& pass, const GraphLane& lane, const
   for (int i = 0; i < kCount; ++i) {
     step.number[i] = at + i * lane.edges + lane.edge;
     step.has[i] = step.number[i] < row.count;
-    step.number[i] = min(step.number[i], row.count - 1);
+    if constexpr (Pass::kReadsNumbers) step.number[i] = min(step.number[i], row.count - 1);
   }
   pass.template add<kCount>(row, step);
   return kCount * lane.edges;
@@ -237,25 +274,27 @@ __device__ __forceinline__ int add_step(Pass& pass, const GraphLane& lane, const
 template <class Pass>
 __device__ __forceinline__ void run_rows(const GraphLaunch& p, const GraphLane& lane, Pass& pass) {
   char* memory = dynamic_shared();
-  const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) +
-                        threadIdx.x / 32 * (Pass::kStages * kStageBytes<Pass>);
+  const uint32_t ring = pin_register(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) +
+                                     threadIdx.x / 32 * (Pass::kStages * kStageBytes<Pass>));
   const WarpRows rows(p, lane.item, lane.id);
   GraphProducer<Pass> producer(p, lane, rows, pass);
   for (int stage = 0; stage < Pass::kStages; ++stage) {
     producer.fetch(ring + stage * kStageBytes<Pass>);
   }
   uint32_t stage = ring;
-  for (int r = 0; r < rows.rows(); ++r) {
-    const GraphRow row = rows.row(r);
-    if (row.count < 0) continue;
-    if (row.count == 0) pass.clear();
-    for (int at = 0; at < row.count;) {
+  for (uint32_t left = rows.taken(); left != 0;) {
+    const GraphRow row = rows.row(take_row(left));
+    pass.clear();
+    if (row.count > 0) {
       wait_copies_but<Pass::kStages - 1>();
-      if (at == 0) pass.start(row, {stage, lane.id});
+      pass.start(row, {stage, lane.id});
+    }
+    for (int at = 0; at < row.count;) {
       at += add_step<Pass::kBatch>(pass, lane, row, at, stage);
       producer.fetch(stage);
       stage += kStageBytes<Pass>;
       if (stage == ring + Pass::kStages * kStageBytes<Pass>) stage = ring;
+      if (at < row.count) wait_copies_but<Pass::kStages - 1>();
     }
     pass.finish(row);
   }

@@ -303,7 +303,7 @@ __device__ __forceinline__ float* partial_of(const GraphLaunch& p, const TileLan
   const AttentionProblem& base = p.problem.base;
   const int64_t of_all = lane.batch * base.heads + lane.first_head + head;
   const int64_t place = partial * (base.batches * base.heads) + of_all;
-  return p.partial + place * graph_partial_floats(base.d, base.dv, 0);
+  return p.partial + place * p.partial_floats;
 }
 
 // Writes what the lanes have of a row's features or numbers in their two heads.

@@ -69,7 +69,7 @@ class TileScores {
   // A finished score to base 2.
   __device__ __forceinline__ float score_of(float x) const {
     if constexpr (kAdditive) return kLog2E * (x > 0.0f ? x : p_.problem.negative_slope * x);
-    return kLog2E * (p_.problem.base.scale * x);
+    return p_.score_scale * x;
   }
 
  private:
