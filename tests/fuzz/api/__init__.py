@@ -26,7 +26,7 @@ for _module in ("pymetis", "safetensors.torch", "scipy.linalg", "scipy.sparse.cs
 _STEPS: tuple[tuple[Callable[[Trial, Env, bool], None], int], ...] = (
     (products.spmm, 12), (products.sddmm, 5), (products.heads, 4), (products.edge_softmax, 4),
     (products.attention, 2), (products.special_values, 1), (operands.orders, 3), (operands.reports, 2),
-    (operands.copies, 3), (products.edge_functions, 3),
+    (operands.copies, 3), (products.edge_functions, 3), (products.interactions, 1),
 )  # fmt: skip
 _CHOICES = tuple(step for step, weight in _STEPS for _ in range(weight))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import torch
 
 import gnnsparse
+from gnnsparse.nn import InteractionBlock
 from gnnsparse.ops.edges.schema import edges_of
 from gnnsparse.ops.edges.trace import side_of
 from tests.fuzz.api import env as tools
 from tests.fuzz.api.env import Env, check_close, check_equal, draw_dense, floor_of, root
 from tests.fuzz.common import Draw, Trial
+from tests.nn.test_interaction import plain as networks
 from tests.ops import attention_oracle as oracle
 from tests.ops.edge_messages import MESSAGES, REDUCTIONS, arguments_of, plain
 
@@ -282,3 +285,66 @@ def edge_functions(trial: Trial, env: Env, grads: bool) -> None:
 def _is_rounded(name: str, x: torch.Tensor) -> bool:
     has_rows = side_of(name) != "shared" and name != "a_ij"
     return has_rows and x.is_floating_point() and x.dim() > 1 and x.shape[1] > 1
+
+
+def _interaction(draw: Draw, widths: tuple[int, int], dtype: torch.dtype) -> tuple[InteractionBlock, str]:
+    """A block with random options, some of whose modules are watched or computed, and what it is called."""
+    torch.manual_seed(draw.seed())
+    sizes = [draw.choice((4, 6, 8, 16, 24, 33)) for _ in range(2)]
+    layer = InteractionBlock(
+        widths, *sizes, num_layers=draw.choice((2, 2, 3)), act=draw.choice(("silu", "gelu", "relu")),
+        norm=draw.chance(0.5), recompute=draw.chance(0.7),
+    )  # fmt: skip
+    change = draw.choice(("as it is",) * 3 + ("hook", "weight norm", "module"))
+    if change == "hook":
+        draw.choice(list(layer.edge_mlp)).register_forward_hook(lambda module, x, y: 0.5 * y)
+    elif change == "weight norm":
+        torch.nn.utils.parametrizations.weight_norm(layer.edge_mlp[draw.choice((0, 2))])
+    elif change == "module":
+        layer.edge_mlp[1] = torch.nn.Tanh()
+    return layer.to(dtype), f"{layer} {sizes} {len(layer.edge_mlp)} {change}"
+
+
+def interactions(trial: Trial, env: Env, grads: bool) -> None:
+    """An InteractionBlock beside the networks of concatenated features."""
+    draw, a = trial.draw, env.a
+    if a.added_loops is not None:
+        return
+    is_pair = a.shape[0] != a.shape[1] or draw.chance(0.3)
+    is_autocast = trial.mode is tools.MODES["autocast"]
+    # Autocast of a CPU takes no float16: torch.cat and layer norms raise.
+    dtype = draw.choice((torch.float32, torch.bfloat16) if is_autocast else tools.FLOATS)
+    widths = [draw.choice((1, 4, 5, 8, 16)) for _ in range(2)]
+    layer, name = _interaction(draw, (widths[0], widths[is_pair]), dtype)
+    x = [draw_dense(draw, a.shape[1 - i], widths[i], dtype=dtype) for i in range(1 + is_pair)]
+    inputs = tools.leaves_of(
+        [*x, draw_dense(draw, a.num_edges, layer.edge_dim, dtype=dtype)], [grads] * (2 + is_pair)
+    )
+    label = f"InteractionBlock {env.name} {name} {dtype}"
+    found = trial.call(label, lambda: layer(tuple(inputs[:2]) if is_pair else inputs[0], a, inputs[-1]))
+    edges = edges_of(a)
+    index, runs = torch.stack([edges.source, edges.target]), []
+    for to in (torch.float32, torch.float64):
+        given = [t.detach().to(to).requires_grad_(grads) for t in inputs]
+        wide = copy.deepcopy(layer).to(to)
+        runs.append((given, networks(wide, tuple(given[:2]) if is_pair else given[0], index, given[-1])))
+    floor = floor_of(env.precision, torch.bfloat16 if is_autocast else dtype, 64)
+
+    def judge(what: str, got: Any, simple: torch.Tensor, right: torch.Tensor) -> None:
+        scale = right.detach().abs().max().clamp(min=1).expand(right.shape) if right.numel() else None
+        check_close(trial, f"{label} {what}", got, simple.to(got.dtype), right, floor, scale)
+
+    for what, got, simple, right in zip(("x", "edges"), found, runs[0][1], runs[1][1], strict=True):
+        judge(what, got, simple, right)
+    if not grads or layer.act == "relu":  # whose slope is another where a rounded number is below 0
+        return
+    probes = [torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(dtype) for y in found]
+
+    def gradients(results: Any, leaves: list[torch.Tensor]) -> Any:
+        return torch.autograd.grad(
+            results, leaves, [p.to(y.dtype) for p, y in zip(probes, results, strict=True)]
+        )
+
+    got = trial.call(f"{label} gradient", lambda: gradients(found, inputs))
+    for one, simple, right in zip(got, *(gradients(y, given) for given, y in runs), strict=True):
+        judge("gradient", one, simple, right)
