@@ -21,7 +21,7 @@ from gnnsparse.formats.csr import PaddedCsr
 from gnnsparse.ops.edges.program import FEATURES, Pass, Step, kinds_of
 from gnnsparse.ops.edges.rows import Rows
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
-from gnnsparse.runtime.device import path
+from gnnsparse.runtime.device import path, tensor_maker
 from gnnsparse.runtime.memo import ForkLock
 
 __all__ = ["available", "run_pass"]
@@ -457,7 +457,12 @@ def bind(
     blocks = -(-items // _WARPS)
     if made.is_persistent:
         blocks = min(blocks, made.resident_blocks * gpu.multiprocessors)
-    has_rows = [k in FEATURES or k.endswith(("_winner", "_wide")) for k in kinds_of(pass_.inputs)]
+    #: Of each tensor whether it has rows of features, and whether these are whole vectors without gaps.
+    forms = [
+        (False, True) if k not in FEATURES and not k.endswith(("_winner", "_wide"))
+        else (True, width % (8 if k in FEATURES and dtype.itemsize == 2 else elements) == 0)
+        for k in kinds_of(pass_.inputs)
+    ]  # fmt: skip
     #: For each output whether there are winners behind it, and the number of partial sums that are added, of
     #: which a matrix without rows has none; None: it is written as it is.
     outs = [
@@ -465,11 +470,19 @@ def bind(
          else parts if kind in ("row_number", "edge_number", "mapped_edge") and parts > 1 else None)
         for kind, _ in pass_.outputs
     ]  # fmt: skip
+    shapes = {
+        "vector": (width,), "mapped_weight": (variant.size, width), "row_number": (csr.rows,),
+        "edge_number": (rows.num_edges,), "mapped_edge": (rows.num_edges, variant.size),
+    }  # fmt: skip
+    partial = [
+        ((count, *shapes[kind]), torch.float32)
+        for (kind, _), (_, count) in zip(pass_.outputs, outs, strict=True)
+        if count is not None
+    ]
     sizes = work.partials, made.row_features * chunks * elements + parts * made.row_numbers
-    new = functools.partial(torch.empty, dtype=torch.float32, device=device)
-    # Edges of padding have no row, which writes their parts.
-    new_part = functools.partial(torch.zeros, dtype=torch.float32, device=device)
-    new_part = new_part if isinstance(csr, PaddedCsr) else new
+    # The last one is for rows that are cut.
+    new = tensor_maker(device, [*partial, (sizes, torch.float32)])
+    is_padded = isinstance(csr, PaddedCsr)
     place = (
         made.kernel, csr.view, kernels.row_ids, rows.edge_ids, rows.num_edges, work.view, limit, per_warp,
         blocks, width,
@@ -477,21 +490,27 @@ def bind(
 
     def run(arguments: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         given = [
-            _aligned(tensor, width, elements) if is_rows else tensor.contiguous()
-            for tensor, is_rows in zip(arguments, has_rows, strict=True)
-        ]
-        placed: list[torch.Tensor | None] = []
-        left, sums = iter(outputs), []
-        for has_winners, count in outs:
-            out = next(left)
-            winners = next(left) if has_winners else None
-            if count is not None:
-                sums.append((out, partial := new_part(count, *out.shape)))
-                out = partial
-            placed += [out, winners]
-        with path().current(device):
-            path().native.cuda_edge_rows(*place, given, placed, new(*sizes), path().stream(device))
-        for out, partial in sums:
-            torch.sum(partial, 0, out=out)
+            tensor if is_whole and tensor.is_contiguous() and tensor.data_ptr() % 16 == 0
+            else _aligned(tensor, width, elements) if is_rows else tensor.contiguous()
+            for tensor, (is_rows, is_whole) in zip(arguments, forms, strict=True)
+        ]  # fmt: skip
+        access = path()
+        with access.current(device):
+            *sums, scratch = new()
+            placed: list[torch.Tensor | None] = []
+            left, added = iter(outputs), []
+            for has_winners, count in outs:
+                out = next(left)
+                winners = next(left) if has_winners else None
+                if count is not None:
+                    added.append(out)
+                    out = sums[len(added) - 1]
+                placed += [out, winners]
+            if is_padded:  # edges of padding have no row, which writes their parts
+                for part in sums:
+                    part.zero_()
+            access.native.cuda_edge_rows(*place, given, placed, scratch, access.stream(device))
+        for out, part in zip(added, sums, strict=True):
+            torch.sum(part, 0, out=out)
 
     return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -24,8 +24,8 @@ from gnnsparse.ops.edges.program import (
 )  # fmt: skip
 from gnnsparse.ops.edges.reference import Edges, compute
 from gnnsparse.ops.edges.rows import Rows
-from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import alive, constant_when_traced, outside
+from gnnsparse.runtime.device import path, tensor_maker
+from gnnsparse.runtime.functorch import alive, constant_when_traced, is_eager, outside
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_cache import KernelCache
@@ -169,33 +169,34 @@ class _Run:
             for kind, of in zip(pass_.inputs, pass_.given, strict=True)
         ]
         self._places = [place for some in places for place in some]
-        targets, edges, device = rows.kernels.csr.rows, rows.num_edges, operand.device
+        targets, edges = rows.kernels.csr.rows, rows.num_edges
         is_padded = isinstance(rows.kernels.csr, PaddedCsr)
         shapes = {
             "row_number": (targets,), "edge_number": (edges,), "vector": (width,), "edge": (edges, width),
             "mapped_edge": (edges, size), "mapped_weight": (size, width),
             **dict.fromkeys(("sum", *_WINNERS), (targets, width)),
         }  # fmt: skip
-        self._outputs: list[Callable[[], torch.Tensor]] = []
+        made: list[tuple[tuple[int, ...], torch.dtype]] = []
         #: The places of the results among the outputs, and then those of winners.
         self._order: list[int] = []
         winners = []
         for (kind, _), dtype in zip(pass_.outputs, dtypes, strict=True):
-            self._order.append(len(self._outputs))
-            of = dtype if kind in _STORED else torch.float32
-            # Edges of padding have no row, which writes them.
-            new = torch.zeros if is_padded and kind in _OF_EDGES else torch.empty
-            self._outputs.append(functools.partial(new, shapes[kind], dtype=of, device=device))
+            self._order.append(len(made))
+            made.append((shapes[kind], dtype if kind in _STORED else torch.float32))
             if kind in _WINNERS:
-                winners.append(len(self._outputs))
-                self._outputs.append(
-                    functools.partial(torch.empty, shapes[kind], dtype=torch.int32, device=device)
-                )
+                winners.append(len(made))
+                made.append((shapes[kind], torch.int32))
+        # Edges of padding have no row, which writes them.
+        is_zeroed = [is_padded and kind in _OF_EDGES for kind, _ in pass_.outputs]
+        self._zeroed = [i for i, zeroed in zip(self._order, is_zeroed, strict=True) if zeroed]
         self._order += winners
+        self._make = tensor_maker(operand.device, made)
 
     def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
         """Return the outputs, and behind them the winners."""
-        outputs = [make() for make in self._outputs]
+        outputs = self._make()
+        for i in self._zeroed:
+            outputs[i].zero_()
         self._run([tensors[i] for i in self._places], outputs)
         return [outputs[i] for i in self._order]
 
@@ -206,18 +207,24 @@ def _runs_of(operand: SparseOperand) -> dict[Any, Any]:
     return {}
 
 
+def _forward_run(
+    operand: SparseOperand, function: Function, dtype: torch.dtype, tensors: Tensors
+) -> _Run | None:
+    """Return the pass that computes the results; None: torch's operations do."""
+    runs, key = _runs_of(operand), (function, dtype, width := _width(function, tensors))
+    run: _Run | None = runs.get(key)
+    if run is None and kernel_on(operand.device) is not None:
+        dtypes = [dtype] * len(function.results) + [torch.float32] * len(function.sums)
+        run = runs[key] = _Run(operand, function, forward_pass(function), False, width, dtypes)
+    return run
+
+
 def run_forward(
     operand: SparseOperand, function: Function, dtype: torch.dtype, tensors: Tensors
 ) -> list[torch.Tensor]:
     """Compute the results in a dtype, sums in float32, and the winners, int32, of each "max" and "min"."""
-    runs, key = _runs_of(operand), (function, dtype, width := _width(function, tensors))
-    if (run := runs.get(key)) is None:
-        if kernel_on(operand.device) is None:
-            return _computed(operand, function, dtype, tensors)
-        dtypes = [dtype] * len(function.results) + [torch.float32] * len(function.sums)
-        run = runs[key] = _Run(operand, function, forward_pass(function), False, width, dtypes)
-    found: list[torch.Tensor] = run(tensors)
-    return found
+    run = _forward_run(operand, function, dtype, tensors)
+    return _computed(operand, function, dtype, tensors) if run is None else run(tensors)
 
 
 def _computed(
@@ -233,22 +240,22 @@ def _computed(
 
 
 @functools.lru_cache(1024)
-def _totals(function: Function) -> list[int]:
-    """Return which of the results and sums the slopes use, by their numbers."""
-    count = len(function.results)
+def _saved_numbers(function: Function) -> tuple[int, ...]:
+    """Return what the backward pass needs of the outputs: results that slopes use, sums, and winners."""
+    count, stored = len(function.results), len(function.stored)
     used = {slope.total for slope in function.slopes if 0 <= slope.total < count}
-    return [*sorted(used), *range(count, count + len(function.sums))]
+    winners = sum(how in _WINNERS for how, _ in function.results)
+    return *sorted(used), *range(count, stored + winners)
 
 
 def _saved(function: Function, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return what the backward pass needs of the outputs: results that slopes use, sums, and winners."""
-    return [*(outputs[k] for k in _totals(function)), *outputs[len(function.stored) :]]
+    """Return the outputs that the backward pass needs."""
+    return [outputs[k] for k in _saved_numbers(function)]
 
 
-def _restored(function: Function, saved: Tensors) -> tuple[dict[int, torch.Tensor], Tensors]:
-    """Return the totals of slopes by their numbers, and the winners, of what `_saved` returned."""
-    used = _totals(function)
-    return dict(zip(used, saved, strict=False)), saved[len(used) :]
+def _winners(function: Function, saved: Tensors) -> Tensors:
+    """Return the winners, of what `_saved` returned."""
+    return saved[len(saved) - sum(how in _WINNERS for how, _ in function.results) :]
 
 
 def _of_results(
@@ -263,26 +270,59 @@ def _of_results(
     return function.of(kept), [g for g in grads if g is not None], taken
 
 
-def _of_slopes(
-    operand: SparseOperand, function: Function, grads: Sequence[torch.Tensor | None],
-    totals: dict[int, torch.Tensor], winners: Tensors,
-) -> dict[int, torch.Tensor]:  # fmt: skip
-    """Return the gradients of targets that follow from those of the results."""
-    left = iter(winners)
-    winner_of = {k: next(left) for k, (how, _) in enumerate(function.results) if how in _WINNERS}
-    found: dict[int, torch.Tensor] = {}
-    for k, i, factor, total in function.slopes:
-        if (grad := grads[k]) is None:
-            continue
-        if total >= 0:
-            by: Any = totals[total]
-        else:
-            by = winner_of[k] >= 0 if k in winner_of else edge_counts(operand, grad)
-        # In one kernel, which rounds what it computes in float32.
-        term = torch.mul(grad, by, out=torch.empty_like(grad))
-        term = term if factor == 1 else term * factor
-        found[i] = found[i] + term if i in found else term
-    return found
+class _Gradients:
+    """The gradients of the tensors that `needs` says, if results have one, or none where `given` is False."""
+
+    def __init__(
+        self, operand: SparseOperand, function: Function, needs: tuple[bool, ...], given: tuple[bool, ...],
+        width: int,
+    ) -> None:  # fmt: skip
+        self._storage = operand.precision.storage
+        numbers, count = _saved_numbers(function), len(function.stored)
+        with_winners = [k for k, (how, _) in enumerate(function.results) if how in _WINNERS]
+        winner_of = {k: numbers.index(count + i) for i, k in enumerate(with_winners)}
+        #: Results, inputs, factors, and what of the saved tensors their gradients are multiplied by.
+        self._slopes: list[tuple[int, int, float, int, bool]] = []
+        for k, i, factor, total in function.slopes:
+            if given[k] and needs[i]:
+                place = winner_of.get(k, -1) if total < 0 else numbers.index(total)
+                self._slopes.append((k, i, factor, place, total < 0))
+        by_slopes = {i for _, i, *_ in self._slopes}
+        self._given = [k for k, has_one in enumerate(given) if has_one]
+        self._winners = [winner_of[k] for k in self._given if k in winner_of]
+        left = tuple([needed and i not in by_slopes for i, needed in enumerate(needs)])
+        self._shared = [i for i, x in enumerate(function.inputs) if x.side == "shared"]
+        self._passes = []
+        part = function.of(self._given)
+        for by_column, make in ((False, row_pass), (True, column_pass)):
+            if (pass_ := make(part, left)) is not None:
+                dtypes = [self._storage] * len(pass_.outputs)
+                self._passes.append((_Run(operand, part, pass_, by_column, width, dtypes), pass_.found))
+
+    def __call__(
+        self, operand: SparseOperand, grads: Sequence[torch.Tensor | None], tensors: Tensors, saved: Tensors
+    ) -> list[torch.Tensor | None]:
+        """Return for each tensor its gradient, or None."""
+        found: list[torch.Tensor | None] = [None] * len(tensors)
+        for k, i, factor, place, is_count in self._slopes:
+            grad: Any = grads[k]
+            by: Any = edge_counts(operand, grad) if place < 0 else saved[place]
+            by = by >= 0 if is_count and place >= 0 else by
+            # In one kernel, which rounds what it computes in float32.
+            term = torch.mul(grad, by, out=torch.empty_like(grad))
+            term = term if factor == 1 else term * factor
+            found[i] = term if (before := found[i]) is None else before + term
+        if not self._passes:
+            return found
+        values = list(tensors)
+        given: list[Any] = [grads[k] for k in self._given]
+        values += [g if g.dtype is self._storage else g.to(self._storage) for g in given]
+        values += [saved[i] for i in self._winners]
+        for run, places in self._passes:
+            for i, made in zip(places, run(values), strict=True):
+                is_one = i in self._shared and made.numel() > 1 and tensors[i].numel() == 1
+                found[i] = made.sum().reshape(1) if is_one else made
+        return found
 
 
 def run_backward(
@@ -293,39 +333,16 @@ def run_backward(
 
     `saved` is what `_saved` returned.
     """
-    totals, winners = _restored(function, saved)
-    if kernel_on(operand.device) is None:
-        function, results, winners = _of_results(function, grads, winners)
-        leaves = [t.detach().requires_grad_() for t in tensors]
-        return _composed(operand, function, needs, results, leaves, winners, again=False)
-    storage = operand.precision.storage
-    by_slopes = _of_slopes(operand, function, grads, totals, winners) if function.slopes else {}
-    found = [by_slopes.get(i) if needed else None for i, needed in enumerate(needs)]
-    runs, width = _runs_of(operand), _width(function, tensors)
-    key = function, needs, tuple([g is None for g in grads]), width
-    if (passes := runs.get(key)) is None:
-        left = tuple([needed and i not in by_slopes for i, needed in enumerate(needs)])
-        passes = runs[key] = _gradient_passes(operand, _of_results(function, grads, winners)[0], left, width)
-    if not passes:
-        return found
-    _, results, winners = _of_results(function, grads, winners)
-    values = [*tensors, *(g if g.dtype is storage else g.to(storage) for g in results), *winners]
-    for run, places in passes:
-        for i, grad in zip(places, run(values), strict=True):
-            found[i] = grad.sum().reshape(1) if tensors[i].numel() == 1 and grad.numel() > 1 else grad
+    runs, width, given = _runs_of(operand), _width(function, tensors), tuple([g is not None for g in grads])
+    run = runs.get((function, needs, given, width))
+    if run is None:
+        if kernel_on(operand.device) is None:
+            function, results, winners = _of_results(function, grads, _winners(function, saved))
+            leaves = [t.detach().requires_grad_() for t in tensors]
+            return _composed(operand, function, needs, results, leaves, winners, again=False)
+        run = runs[function, needs, given, width] = _Gradients(operand, function, needs, given, width)
+    found: list[torch.Tensor | None] = run(operand, grads, tensors, saved)
     return found
-
-
-def _gradient_passes(
-    operand: SparseOperand, function: Function, needs: tuple[bool, ...], width: int
-) -> list[tuple[_Run, tuple[int, ...]]]:
-    """Return the passes that give the gradients that `needs` says, and whose gradients each gives."""
-    passes = []
-    for by_column, make in ((False, row_pass), (True, column_pass)):
-        if (pass_ := make(function, needs)) is not None:
-            dtypes = [operand.precision.storage] * len(pass_.outputs)
-            passes.append((_Run(operand, function, pass_, by_column, width, dtypes), pass_.found))
-    return passes
 
 
 def _composed(
@@ -346,6 +363,22 @@ def _composed(
         kept, given = zip(*pairs, strict=True)
         found = iter(torch.autograd.grad(kept, wanted, given, create_graph=again, allow_unused=True))
     return [next(found) if needed else None for needed in needs]
+
+
+def _gradients_of(
+    operand: SparseOperand, function: Function, needs: tuple[bool, ...], grads: Sequence[torch.Tensor | None],
+    tensors: Tensors, saved: Tensors,
+) -> Sequence[torch.Tensor | None]:  # fmt: skip
+    """Compute what `run_backward` does, differentiably."""
+    given = [None if g is None else dispatch.gradient("aggregate_edges", g) for g in grads]
+    native = lambda: run_backward(operand, function, needs, given, tensors, saved)  # noqa: E731
+
+    def composed() -> Any:
+        part, results, taken = _of_results(function, given, _winners(function, saved))
+        return _composed(operand, part, needs, results, tensors, taken)
+
+    found = dispatch.native_or_composed((*given, *tensors), native, composed)
+    return [g if needed else None for g, needed in zip(found, needs, strict=True)]
 
 
 class _EdgeFunction(dispatch.Operation):
@@ -371,23 +404,39 @@ class _EdgeFunction(dispatch.Operation):
     @ranged("aggregate_edges_backward")
     def backward(ctx: Any, *grads: Any) -> Any:
         """Compute the gradients of the tensors."""
-        stored = alive(ctx.saved_tensors)
-        tensors, saved, needs = stored[: ctx.count], stored[ctx.count :], ctx.needs_input_grad[: ctx.count]
-        of_results = grads[: len(ctx.function.results)]
-        given = [None if g is None else dispatch.gradient("aggregate_edges", g) for g in of_results]
-        native = lambda: run_backward(ctx.operand, ctx.function, needs, given, tensors, saved)  # noqa: E731
+        stored, count = alive(ctx.saved_tensors), ctx.count
+        of_results, needs = grads[: len(ctx.function.results)], ctx.needs_input_grad[:count]
+        found = _gradients_of(ctx.operand, ctx.function, needs, of_results, stored[:count], stored[count:])
+        return *found, *[None] * 4
 
-        def composed() -> Any:
-            function, results, taken = _of_results(ctx.function, given, _restored(ctx.function, saved)[1])
-            return _composed(ctx.operand, function, needs, results, tensors, taken)
 
-        found = dispatch.native_or_composed((*given, *tensors), native, composed)
-        return *(g if needed else None for g, needed in zip(found, needs, strict=True)), *[None] * 4
+class _EagerFunction(torch.autograd.Function):
+    """What `_EdgeFunction` does outside of torch.func, in less time: applied to the pass and the tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, run: _Run, operand: SparseOperand, function: Function, *tensors: Any) -> Any:
+        outputs = run(tensors)
+        ctx.operand, ctx.function = operand, function
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *[outputs[k] for k in _saved_numbers(function)])
+        return tuple(outputs[: len(function.results)])
+
+    @staticmethod
+    @ranged("aggregate_edges_backward")
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Compute the gradients of the tensors."""
+        stored, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        count = len(needs)
+        found = _gradients_of(ctx.operand, ctx.function, needs, grads, stored[:count], stored[count:])
+        return None, None, None, *found
+
+
+_apply_eagerly = dispatch.direct(_EagerFunction)
 
 
 def run_function(
     operand: SparseOperand, function: Function, tensors: Tensors, dtype: torch.dtype
-) -> tuple[torch.Tensor, ...]:
+) -> Sequence[torch.Tensor]:
     """Compute a function over the edges of an operand. Differentiable, any number of times.
 
     Args:
@@ -400,8 +449,14 @@ def run_function(
         dtype: of the results: the storage type, or float32.
 
     Returns:
-        For each result [targets, F], or [edges, F].
+        For each result [targets, F], or [edges, F]; behind the results there may be others.
     """
+    if dispatch.is_plain(*tensors) and is_eager():
+        run = _forward_run(operand, function, dtype, tensors)
+        if run is not None:
+            is_recorded = dispatch.needs_grad(*tensors)
+            found = _apply_eagerly(run, operand, function, *tensors) if is_recorded else run(tensors)
+            return cast(Sequence[torch.Tensor], found)
     bind = lambda: lambda *given: run_forward(operand, function, dtype, given)  # noqa: E731
 
     def operator(*arguments: Any) -> Any:
@@ -409,7 +464,7 @@ def run_function(
         return torch.ops.gnnsparse.aggregate_edges(given, handle, function.text, dtype)
 
     found = dispatch.call(_EdgeFunction, operator, operand, tuple(tensors), bind, (function, dtype))
-    return tuple(found[: len(function.results)])
+    return cast(Sequence[torch.Tensor], found)
 
 
 @constant_when_traced
