@@ -17,14 +17,8 @@ import torch
 from torch_geometric.nn import aggr
 
 from gnnsparse.interop.models import FallbackError, precision_of
-from gnnsparse.interop.pyg.edge_message import (
-    ANY,
-    EdgeMessage,
-    EdgeReader,
-    attribute,
-    edge_form_of,
-    tensor_of,
-)
+from gnnsparse.interop.pyg.edge_message import EdgeMessage, attribute, tensor_of
+from gnnsparse.interop.pyg.edge_reader import ANY, EdgeReader, edge_form_of
 from gnnsparse.interop.pyg.graphs import Settings, memo, raw
 from gnnsparse.interop.pyg.message import (
     ABSENT,
