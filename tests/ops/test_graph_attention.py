@@ -9,6 +9,8 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseGraph
+from gnnsparse.ops.attention import api
+from gnnsparse.ops.attention.unfused import by_products
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests.helpers import PRECISIONS, make
 
@@ -147,6 +149,35 @@ def test_random_graphs_by_the_reference_with_its_dropout(device: str, score: str
             torch.manual_seed(1)
             found.append(gnnsparse.graph_attention(a, *given, dropout_p=dropout_p, impl=impl, **how))
         assert torch.allclose(*found, atol=1e-5)
+
+
+@pytest.mark.parametrize(("density", "features"), [(0.1, None), (0.1, H), (0.1, 1), (0.9, None)])
+def test_few_edges_of_many_heads_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, density: float, features: int | None
+) -> None:
+    """By products of all heads, with the results and gradients of the kernel; not rows of many edges."""
+    calls: list[Any] = []
+    monkeypatch.setattr(api, "by_products", lambda call: calls.append(call) or by_products(call))
+    torch.manual_seed(2)
+    a = make(random_graph(40, 50, density, hubs=2, empty_rows=0.2), "cpu", reorder="degree")
+    leaves, how = scored(a, "additive")
+    if features is not None:
+        leaves.append(torch.randn(a.nnz, *([features] if features > 1 else []), requires_grad=True))
+
+    def run(impl: str, *given: torch.Tensor) -> list[torch.Tensor]:
+        own = [t.detach().requires_grad_() for t in given]
+        terms = {"edge_features": own[3]} if features else {}
+        options = {**how, **terms, "negative_slope": 0.1, "edge_order": "operand", "impl": impl}
+        return gradients(gnnsparse.graph_attention(a, *own[:3], **options), own)
+
+    found = run("auto", *leaves)
+    assert len(calls) == (density < 0.5)
+    plain = run("cpu", *leaves)
+    assert len(calls) == (density < 0.5)
+    assert_all_accurate(found, plain, run("reference", *(t.double() for t in leaves)))
+    for options in ({"dropout_p": 0.5}, {"clamp": 1.0}, {"normalize": False}, {"return_weights": True}):
+        gnnsparse.graph_attention(a, *leaves[:3], **how, **options)
+    assert len(calls) == (density < 0.5)
 
 
 @pytest.mark.parametrize("terms", ["none", "gatv2", "mapped"])

@@ -14,11 +14,12 @@ from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall, 
 from gnnsparse.ops.attention.edges import from_coo, to_coo
 from gnnsparse.ops.attention.philox import draw_seed
 from gnnsparse.ops.attention.schema import Outputs
-from gnnsparse.ops.attention.unfused import by_operations, graph_forward
+from gnnsparse.ops.attention.unfused import by_operations, by_products, graph_forward
 from gnnsparse.ops.dispatch import direct, is_plain, needs_grad
 from gnnsparse.ops.segments import inverse_lengths
 from gnnsparse.plan import CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.plan.choose import kernel_of
+from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_eager, materialised
 from gnnsparse.runtime.nvtx import ranged
@@ -26,6 +27,9 @@ from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["attention", "graph_attention"]
+
+#: Of `_suits_products`: edges of a row for each head, and weights that are stored.
+_SHORT_ROW, _MOST_WEIGHTS = 8, 1 << 22
 
 
 def _check_heads(
@@ -417,6 +421,24 @@ def _suits_attention(call: GraphCall) -> bool:
     return not all(isinstance(plan, CsrAttentionPlan) for plan in plans)
 
 
+def _suits_products(call: GraphCall) -> bool:
+    """Return whether a softmax and a product of all heads side by side are faster than the CPU's kernel.
+
+    It takes a row head by head, its edges side by side: of few edges in many heads its vectors are nearly
+    empty. On a Xeon with AVX-512, one thread: 5 edges a row, 8 heads of 8 features 2.1 ms and 0.45 in place
+    of it, with gradients 6.4 and 1.6; 60 edges, 4 heads of 32 features 1.0 and 1.5, and 4.7 both.
+    """
+    a, operand = call.arrays, call.operand
+    if call.score != "additive" or operand.precision is not Precision.FP32 or path().takes(operand.device):
+        return False
+    if a.bias is not None or call.dropout_p > 0 or call.clamp or call.is_causal or not call.normalize:
+        return False
+    if not (is_eager() and is_plain(*a)) or any(x.dtype is not torch.float32 for x in (a.q, a.k, a.v)):
+        return False
+    is_short = operand.nnz <= _SHORT_ROW * call.heads * operand.shape[0]
+    return is_short and operand.nnz * call.heads <= _MOST_WEIGHTS
+
+
 @ranged("graph_attention")
 def graph_attention(
     A: SparseOperand,  # noqa: N803
@@ -544,6 +566,8 @@ def graph_attention(
             None if bias is None else to_edges(bias.T, leading), leading, factor, p, is_causal, kind,
         )  # fmt: skip
         return out.transpose(0, 1).to(v.dtype)
+    if impl == "auto" and not return_weights and _suits_products(call):
+        return by_products(call)
     if kind != "reference":
         schema.require_rows(A)
     if p > 0:

@@ -1,9 +1,9 @@
 """Attention that is not fused: the three operations for each head, and graph attention in torch alone.
 
-`by_operations` (sddmm, edge_softmax and spmm) and `graph_forward` (which stores a row of features for each
-edge and head) are differentiable by autograd, also inside transforms of torch.func. `forward` and `backward`
-run the three operations with the arguments and results of the fused kernels, and store weights of one head at
-a time.
+`by_operations` (sddmm, edge_softmax and spmm), `by_products` and `graph_forward` (which stores a row of
+features for each edge and head) are differentiable by autograd, the first and last also inside transforms of
+torch.func. `forward` and `backward` run the three operations with the arguments and results of the fused
+kernels, and store weights of one head at a time.
 """
 
 from __future__ import annotations
@@ -142,6 +142,15 @@ def backward(call: AttentionCall, grad_out: torch.Tensor, needs: Needs) -> Grads
         if dbias is not None:
             dbias[head.of_bias] += ds
     return dq, dk, dv, dbias
+
+
+def by_products(call: GraphCall) -> torch.Tensor:
+    """Compute graph attention with additive scores, all heads side by side, with weights that are stored."""
+    a, (row, column) = call.arrays, call.operand.indices()
+    scores = a.q.index_select(0, row) + a.k.index_select(0, column)
+    scores = scores if a.features is None else scores + a.features
+    weights = edge_softmax(call.operand, F.leaky_relu(scores, call.negative_slope))
+    return spmm(call.operand, a.v, weights)
 
 
 # Graph attention: the readable specification, in plain torch.
