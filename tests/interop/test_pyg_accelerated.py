@@ -438,3 +438,60 @@ def test_exported_programs_take_any_edges(name: str, strict: bool, tmp_path: Pat
         for module in modules:
             for seed in (0, 5):
                 close(module(x, edges_of(seed)), plain(x, edges_of(seed)))
+
+
+def _operators(model: torch.nn.Module) -> tuple[Any, list[str]]:
+    """Return a compiled model, and the operators that it runs, once it was called."""
+    found: list[str] = []
+
+    def backend(module: torch.fx.GraphModule, _: Any) -> Any:
+        found.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
+        return module
+
+    torch._dynamo.reset()
+    return torch.compile(model, fullgraph=True, backend=backend), found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pyg.TransformerConv(WIDTH, 8, heads=2, dropout=0.5, root_weight=False, bias=False),
+        lambda: pyg.GATConv(WIDTH, 8, heads=2, dropout=0.5, bias=False),
+        lambda: pyg.GATv2Conv(WIDTH, 8, heads=2, dropout=0.5, bias=False),
+    ],
+)
+def test_compiled_dropout_of_attention(make: Any, device: str) -> None:
+    """Is right in the mean, follows torch's seed, and is the same in the backward pass."""
+    torch.manual_seed(0)
+    layer = interop.accelerate(make(), convert="always").to(device)
+    edges = edges_of(3, 60, device=device)
+    x = torch.randn(NODES, WIDTH, device=device, requires_grad=True)
+    compiled, found = _operators(layer)
+
+    def run(seed: int, x: torch.Tensor = x) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return compiled(x, edges)
+
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+    assert any("pyg_attention" in name for name in found)
+    probe = torch.randn(NODES, 16, device=device)
+    (grad,) = torch.autograd.grad((run(7) * probe).sum(), x)
+    step = 1e-2 * torch.randn_like(x)
+    with torch.no_grad():
+        change = ((run(7, x + step) - run(7, x - step)) * probe).sum() / 2
+        torch.testing.assert_close(change, (grad * step).sum(), atol=1e-3, rtol=2e-2)
+        mean = sum(run(seed) for seed in range(400)) / 400
+        torch.testing.assert_close(mean, layer.eval()(x, edges), atol=0.3, rtol=0)
+
+
+def test_what_a_compiled_model_leaves_to_pyg_is_reported() -> None:
+    layer = interop.accelerate(pyg.GATConv(WIDTH, 4), convert="always")
+    compiled, found = _operators(layer)
+    x, edges = torch.randn(NODES, WIDTH), edges_of(3, 60)
+    out, (_, weights) = compiled(x, edges, return_attention_weights=True)
+    assert "torch.compile traces attention whose weights are returned" in left(layer)
+    want, (_, others) = interop.restore(layer)(x, edges, return_attention_weights=True)
+    close(out, want)
+    close(weights, others)
+    assert not any("pyg_attention" in name for name in found)

@@ -354,3 +354,5 @@ def test_what_pyg_is_left_with() -> None:
         with torch.no_grad():
             close(call(torch.compile(ours, backend="eager"), given), call(plain, given))
         assert not used(ours)
+        assert "torch.compile traces a layer whose messages are told by its class" in left(ours)
+        assert "torch.compiler.disable(layer)" in str(interop.report(ours))

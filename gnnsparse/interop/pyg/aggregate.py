@@ -22,6 +22,7 @@ from gnnsparse.interop.pyg.edge_aggregate import (
     EdgeProduct,
     edge_call,
     edges_compiled,
+    note_compiled,
     reductions_of,
 )
 from gnnsparse.interop.pyg.functions import as_edges, is_sparse
@@ -420,6 +421,12 @@ def probe(layer: Any) -> dict[tuple[Form, bool], Reading]:
     return found
 
 
+def left_compiled(layer: Any, what: str) -> Any:
+    """Remember that PyG computes what torch.compile traces now, of which a report tells; return NOTHING."""
+    note_compiled(id(layer), f"torch.compile traces {what}")
+    return NOTHING
+
+
 def has_code(of: Any, name: str, code: Any) -> bool:
     """Return whether a method is that of this code, so that torch.compile sees when it is replaced."""
     return getattr(getattr(of, name), "__code__", None) is code
@@ -461,15 +468,17 @@ def _compiled_message(layer: Any, state: LayerState, given: dict[str, Any], edge
 def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
     """Compute `propagate` while torch.compile traces by an operator that finds its operand when it runs."""
     if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor) or edges.layout != torch.strided:
-        return NOTHING
+        return left_compiled(layer, "an adjacency that is no plain edge_index")
     out = _product_compiled(layer, state, edges, size, given) if is_plain_compiled(layer) else NOTHING
-    if out is not NOTHING or not _is_plain_around(layer):
+    if out is not NOTHING:
         return out
+    if not _is_plain_around(layer):
+        return left_compiled(layer, "a layer that was changed")
     try:
         edges = check_edges(edges)
         return edges_compiled(layer, state, edges, sizes_of(layer, state, edges, size, given), given)
     except FallbackError:
-        return NOTHING
+        return left_compiled(layer, "a message that does not compile")
 
 
 def _product_compiled(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:

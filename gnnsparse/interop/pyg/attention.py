@@ -26,6 +26,7 @@ from gnnsparse.interop.pyg.aggregate import (
     check_edges,
     has_code,
     is_plain_compiled,
+    left_compiled,
     steps_of,
     unsuitable,
     watched,
@@ -39,6 +40,7 @@ from gnnsparse.nn.edges import attend as attended
 from gnnsparse.nn.inputs import is_plain_linear, is_watched
 from gnnsparse.nn.rgcn_conv import RelationRecipe, mapped
 from gnnsparse.ops import spmm
+from gnnsparse.ops.attention.philox import draw_seed, seeded
 from gnnsparse.ops.dispatch import recording, register
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import alive
@@ -228,21 +230,19 @@ def attend(
 def attend_compiled(
     layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
 ) -> Any:
-    """`attend` while torch.compile traces; dropout and returned weights are left to PyG."""
-    if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor):
-        return NOTHING
+    """`attend` while torch.compile traces; returned weights are left to PyG."""
+    if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor) or edges.layout != torch.strided:
+        return left_compiled(layer, "an adjacency that is no plain edge_index")
     same = all(has_code(layer, name, getattr(kind, name).__code__) for name in _METHODS[1:])
     if (
         not same
         or not is_plain_compiled(layer, kind, FUSED[kind].steps)
         or unsuitable_whole(layer, kind) is not None
     ):
-        return NOTHING
-    if (layer.training and getattr(layer, "dropout", 0.0) > 0) or edges.layout != torch.strided:
-        return NOTHING
+        return left_compiled(layer, "a layer that was changed")
     pair = tuple(x) if isinstance(x, (tuple, list)) else (x, x)
     if len(pair) != 2 or any(t is None or t.dtype not in PRECISIONS for t in pair):
-        return NOTHING
+        return left_compiled(layer, "features of another dtype, or of sources alone")
     precision, _ = precision_of(state.settings.precision, pair[0])
     project = FUSED[kind].project
     if project is None:
@@ -250,10 +250,12 @@ def attend_compiled(
         return _related_compiled(layer, kind, *pair, edges, types, precision)
     features = arguments[0] if arguments else options.get("edge_attr")
     others = *arguments[1:], *(value for name, value in options.items() if name != "edge_attr")
-    if any(value is not None for value in others) or not _takes_features(layer, kind, features):
-        return NOTHING
+    if any(value is not None for value in others):
+        return left_compiled(layer, "attention whose weights are returned, or with sizes")
+    if not _takes_features(layer, kind, features):
+        return left_compiled(layer, "features of edges that the layer has no map for")
     if (projected := project(layer, *pair)) is None:
-        return NOTHING
+        return NOTHING  # what it is made of may run on products
     q, k, v, att, score = projected
     of_edges = None
     if features is not None:
@@ -261,9 +263,10 @@ def attend_compiled(
     fill = getattr(layer, "fill_value", 0.0)
     fills = (fill, 0.0) if isinstance(fill, str) else ("", fill)
     loops, slope = getattr(layer, "add_self_loops", False), getattr(layer, "negative_slope", 0.0)
-    how = loops, *fills, score, slope, precision.value
-    sizes = v.shape[0], q.shape[0]
-    out = torch.ops.gnnsparse.pyg_attention(q, k, v, att, features, of_edges, edges, *sizes, *how)
+    p = getattr(layer, "dropout", 0.0) if layer.training else 0.0
+    how = loops, *fills, score, slope, precision.value, float(p)
+    sizes, seed = (v.shape[0], q.shape[0]), draw_seed(v.device) if p > 0 else None
+    out = torch.ops.gnnsparse.pyg_attention(q, k, v, att, features, of_edges, edges, seed, *sizes, *how)
     if kind is conv.AGNNConv:
         return out[:, 0]
     y = joined(out, layer.concat)
@@ -279,7 +282,7 @@ def _related_compiled(
 ) -> Any:
     """Compute a layer of relations while torch.compile traces, with the products of all nodes."""
     if not isinstance(types, torch.Tensor) or types.dtype not in (torch.int64, torch.int32):
-        return NOTHING
+        return left_compiled(layer, "types of edges that are no tensor of integers")
     stand_in, relations = FUSED[kind].stand_in, layer.num_relations
     is_mean = isinstance(layer.aggr_module, MeanAggregation)
     product = mapped(x, RGCNConv.relation_weights(layer)).reshape(-1, layer.out_channels)
@@ -377,17 +380,17 @@ FUSED: dict[type, Fused] = {
 
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? att, Tensor? features, Tensor? edge_map, Tensor edge_index, "
-    "SymInt sources, SymInt targets, bool add_self_loops, str fill, float fill_value, str score, "
-    "float negative_slope, str precision"
+    "Tensor? seed, SymInt sources, SymInt targets, bool add_self_loops, str fill, float fill_value, "
+    "str score, float negative_slope, str precision, float dropout_p"
 )
 _TENSORS = 6  # of the arguments, which have gradients
 
 
 def _run(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, att: torch.Tensor | None,
-    features: torch.Tensor | None, edge_map: torch.Tensor | None, edge_index: torch.Tensor, sources: int,
-    targets: int, add_self_loops: bool, fill: str, fill_value: float, score: str, negative_slope: float,
-    precision: str,
+    features: torch.Tensor | None, edge_map: torch.Tensor | None, edge_index: torch.Tensor,
+    seed: torch.Tensor | None, sources: int, targets: int, add_self_loops: bool, fill: str, fill_value: float,
+    score: str, negative_slope: float, precision: str, dropout_p: float,
 ) -> torch.Tensor:  # fmt: skip
     has_features = features is not None
     recipe = EdgeRecipe(add_self_loops, Precision.parse(precision), has_features=has_features)
@@ -401,12 +404,13 @@ def _run(
             features = F.linear(features, edge_map)
         if score == "gatv2":
             features, options["edge_target"] = features.unflatten(1, k.shape[1:]), "keys"
-    options.update(score=score, att=att, negative_slope=negative_slope)
-    return attended(edges, q, k, v, features, False, **options)[0]
+    options.update(score=score, att=att, negative_slope=negative_slope, dropout_p=dropout_p)
+    with seeded(seed):
+        return attended(edges, q, k, v, features, False, **options)[0]
 
 
 def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
-    return v.new_empty((rest[5], *v.shape[1:]))
+    return v.new_empty((rest[6], *v.shape[1:]))
 
 
 def _run_grad(grad: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
@@ -430,15 +434,15 @@ def _fake_grad(grad: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    ctx.how = inputs[_TENSORS + 1 :]
-    ctx.save_for_backward(*inputs[: _TENSORS + 1])
+    ctx.how = inputs[_TENSORS + 2 :]
+    ctx.save_for_backward(*inputs[: _TENSORS + 2])
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     needs = list(ctx.needs_input_grad[:_TENSORS])
     found = torch.ops.gnnsparse.pyg_attention_grad(grad, *alive(ctx.saved_tensors), *ctx.how, needs)
     grads = iter(found)
-    return *(next(grads) if needed else None for needed in needs), *(None,) * 9
+    return *(next(grads) if needed else None for needed in needs), *(None,) * 11
 
 
 register(f"pyg_attention({_ARGUMENTS}) -> Tensor", _run, _fake, _setup, _backward)

@@ -405,6 +405,12 @@ def remember_layer(layer: Any) -> None:
 
 
 @constant_when_traced
+def note_compiled(number: int, why: str) -> None:
+    """Count that a layer is left to PyG by what torch.compile traces now, once for each time it does."""
+    _layers[number]._gnnsparse.count([(False, why)])
+
+
+@constant_when_traced
 def _read_compiled(number: int, form: Form) -> Any:
     """Read what a call computes, in types that torch.compile takes for constants; None: nothing known."""
     layer = _layers[number]

@@ -22,6 +22,7 @@ from gnnsparse.interop.models import Model, check_model, give_class_back, log
 from gnnsparse.interop.pyg.aggregate import (
     NOTHING,
     LayerState,
+    left_compiled,
     probe,
     propagate,
     propagate_compiled,
@@ -61,6 +62,7 @@ _ADVICE = {
     "PyG sums an EdgeIndex": "pass the edge_index as a plain tensor",
     "the adjacency is": "pass an edge_index, int64 [2, edges]",
     "features and edges are on two devices": "move both to one device",
+    "torch.compile traces": "call the layer outside of what is compiled, as by torch.compiler.disable(layer)",
     "it was not accelerated": "call gnnsparse.interop.pyg.accelerate(model)",
 }
 
@@ -150,7 +152,9 @@ def _make_propagate(base: Any, kind: type | None) -> Callable[..., Any]:
 
         def run() -> Any:
             if kind is not None:
-                return NOTHING if is_compiling else propagate_as(self, kind, state, edge_index, size, given)
+                if is_compiling:
+                    return left_compiled(self, "a layer whose messages are told by its class")
+                return propagate_as(self, kind, state, edge_index, size, given)
             return (propagate_compiled if is_compiling else propagate)(self, state, edge_index, size, given)
 
         if (out := run()) is not NOTHING:

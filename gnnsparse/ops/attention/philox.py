@@ -6,6 +6,10 @@ The generator is Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel rando
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 
 _WORD = 0xFFFFFFFF
@@ -33,9 +37,23 @@ def philox4x32(counter: _Words, key: tuple[torch.Tensor, torch.Tensor]) -> _Word
     return c0, c1, c2, c3
 
 
+_given: ContextVar[torch.Tensor | None] = ContextVar("seed", default=None)
+
+
 def draw_seed(device: torch.device) -> torch.Tensor:
     """Draw a seed from torch's default generator of the device: int64 [1], without waiting for a GPU."""
-    return torch.randint(2**63 - 1, (1,), device=device)
+    given = None if torch.compiler.is_compiling() else _given.get()
+    return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device) if given is None else given
+
+
+@contextmanager
+def seeded(seed: torch.Tensor | None) -> Iterator[None]:
+    """Let `draw_seed` return a seed that was drawn before, or draw one as ever."""
+    token = _given.set(seed)
+    try:
+        yield
+    finally:
+        _given.reset(token)
 
 
 def dropout_threshold(p: float) -> int:
