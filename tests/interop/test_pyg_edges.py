@@ -125,6 +125,20 @@ def test_layers(name: str, pair: bool) -> None:
     assert left(ours) == ""
 
 
+@pytest.mark.parametrize(("pair", "most"), [(False, 1), (True, 2)])
+def test_products_of_a_tensor_are_one(pair: bool, most: int) -> None:
+    """CGConv has two linear layers of sources and targets, which are one tensor or two."""
+    edges = edges_of(SOURCES, TARGETS if pair else SOURCES)
+    layer, tensors = interop.accelerate(pyg.CGConv((WIDTH, WIDTH)), convert="always"), inputs(edges)
+    x = (tensors["x"], tensors["x_target"]) if pair else tensors["x"]
+    layer(x, edges)
+    with torch.profiler.profile() as seen:
+        layer(x, edges).sum().backward()
+    counts = {event.key: event.count for event in seen.key_averages()}
+    assert counts["aten::linear"] == most
+    assert "aten::slice_backward" not in counts
+
+
 def test_the_first_call_of_a_layer_without_sizes_is_as_those_that_follow() -> None:
     """PyG's code runs once, as it finds out the sizes."""
     tensors = inputs(edges := edges_of(SOURCES, SOURCES))

@@ -17,7 +17,7 @@ import torch
 from torch_geometric.nn import aggr
 
 from gnnsparse.interop.models import FallbackError, precision_of
-from gnnsparse.interop.pyg.edge_message import EdgeMessage, attribute, tensor_of
+from gnnsparse.interop.pyg.edge_message import EdgeMessage, attribute, multiply, tensor_of
 from gnnsparse.interop.pyg.edge_reader import ANY, EdgeReader, edge_form_of
 from gnnsparse.interop.pyg.graphs import Settings, memo, raw
 from gnnsparse.interop.pyg.message import (
@@ -190,6 +190,8 @@ class EdgeProduct:
         known = {**given, "edge_index": raw(edges)}
         temperature = None if reductions.shape is None else _temperature(reductions.temperature)
         state.note(self.note)
+        if message.pieces or message.products:
+            multiply(message, layer, known)
         run = lambda plan, tensors: run_plan(plan, operand, tensors, self.dtype)  # noqa: E731
         found = _staged(self.stages, message.made_of, layer, known, temperature, run)
         joined = _joined(found, message.sizes, message.is_stacked, len(reductions.names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +39,8 @@ class EdgeMessage(Message):
     Its sources, and the map's, are names for what `tensor_of` makes of `made_of`. `sizes` are those of a
     result of one edge; `is_stacked`: the results are stacked before the last of them. `exponent`: they are
     weighted by its softmax over the edges of a target. `last`: the weight and the bias, or None, of a linear
-    layer that follows when they are added up; `summed`: the message that is so, or None.
+    layer that follows when they are added up; `summed`: the message that is so, or None. `pieces` and
+    `products`: see `multiply`.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class EdgeMessage(Message):
             if type(key) is str or any(uses(self.made_of[n], key) for of in stages for n in of.names):
                 stages.insert(0, Staged(_names(part), part, key, of_one))
         self.stages, self.exponent = tuple(stages), whole.exponent
+        self.pieces, self.products = _shared_products(self.made_of.values())
         if all(x.side == "shared" for x in self.inputs):
             raise NotShown
 
@@ -117,9 +120,9 @@ def tensor_of(source: Source, layer: Any, given: dict[Any, Any]) -> torch.Tensor
     """
     how, *of = source
     if how == "rows" or how in _ONCE:
-        if source not in given:
-            given[source] = _computed_once(how, of, layer, given)
-        return given[source]
+        if (known := given.get(source)) is None:
+            known = given[source] = _computed_once(how, of, layer, given)
+        return known
     if how == "argument":
         name, side = of
         value = given[name]
@@ -135,6 +138,8 @@ def tensor_of(source: Source, layer: Any, given: dict[Any, Any]) -> torch.Tensor
     if how == "bias":
         return attribute(layer, of[0]).bias
     if how == "weight":
+        if (piece := given.get(source)) is not None:
+            return piece
         path, start, stop = of
         weight = attribute(layer, path).weight
         return weight if (start, stop) == (0, weight.shape[1]) else weight[:, start:stop]
@@ -163,6 +168,71 @@ def _computed_once(how: str, of: list[Any], layer: Any, given: dict[Any, Any]) -
     rows = given["edge_index"]
     sides = [(tensor_of(source, layer, given), rows[int(source[2] == "target")]) for source in of]
     return point_pair_features(*(tensor.index_select(0, at) for tensor, at in sides))
+
+
+def _found_in(source: Source, how: str) -> Iterator[Source]:
+    """Yield the sources of a kind that a source is made of, and itself."""
+    if source[:1] == (how,) and type(source[-1]) is not str:  # no path
+        yield source
+    for part in source:
+        if type(part) is tuple:
+            yield from _found_in(part, how)
+
+
+class _Product(NamedTuple):
+    """A linear product of an argument: its source, that of the argument, of the weight and of the bias."""
+
+    source: Source
+    of: Source
+    weight: Source
+    bias: Source | None
+
+
+def _shared_products(sources: Iterable[Source]) -> tuple[list[tuple[Any, ...]], list[_Product]]:
+    """Return what `multiply` does for sources: their pieces of weights, and their products of arguments."""
+    pieces: dict[Any, dict[Source, None]] = {}
+    products: dict[_Product, None] = {}
+    for source in sources:
+        for weight in _found_in(source, "weight"):
+            pieces.setdefault(weight[1], {})[weight] = None
+        for found in _found_in(source, "linear"):
+            if found[1][0] == "argument":
+                products[_Product(found, found[1], found[2], found[3] if len(found) > 3 else None)] = None
+    whole = []
+    for path, weights in pieces.items():
+        ordered = sorted(weights, key=lambda weight: weight[2])
+        ends = [0, *(weight[3] for weight in ordered)]
+        if len(ordered) > 1 and [weight[2] for weight in ordered] == ends[:-1]:
+            whole.append((path, ends[-1], [weight[3] - weight[2] for weight in ordered], ordered))
+    # Those with a bias come first.
+    return whole, sorted(products, key=lambda of: of.bias is None) if len(products) > 1 else []
+
+
+def multiply(message: EdgeMessage, layer: Any, given: dict[Any, Any]) -> None:
+    """Compute the linear products of each tensor in one, and cut weights into all of their pieces at once.
+
+    `given`: see `tensor_of`, for which the results are added. Each operation of torch that is saved, and
+    those of its gradient, take as long on a small graph as the kernels of a message.
+    """
+    for path, width, widths, sources in message.pieces:
+        weight = attribute(layer, path).weight
+        if weight.shape[1] == width:
+            given.update(zip(sources, weight.split_with_sizes(widths, dim=1), strict=True))
+    of_tensor: dict[int, tuple[torch.Tensor, list[_Product]]] = {}
+    for product in message.products:
+        x = tensor_of(product.of, layer, given)
+        of_tensor.setdefault(id(x), (x, []))[1].append(product)
+    for x, products in of_tensor.values():
+        if len(products) < 2:
+            continue
+        weights = [tensor_of(product.weight, layer, given) for product in products]
+        sizes = [weight.shape[0] for weight in weights]
+        biases = [tensor_of(product.bias, layer, given) for product in products if product.bias is not None]
+        if biases and len(biases) < len(products):
+            biases.append(biases[0].new_zeros(sum(sizes[len(biases) :])))
+        whole = F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
+        for product, part in zip(products, whole.split_with_sizes(sizes, dim=1), strict=True):
+            given[product.source] = part
 
 
 def attribute(layer: Any, path: tuple[str, ...]) -> Any:

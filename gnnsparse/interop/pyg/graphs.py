@@ -91,7 +91,7 @@ def decide(
     """
     full = Preparation(settings.reorder, "auto", settings.cache)
     has_more = device == "cuda" or settings.reorder != "none"
-    if has_more and products >= max(_LONG, 0 if usual is None else 2 * usual):
+    if has_more and is_long(products, usual):
         return Decision(full, f"used for {products} products: prepared in full")
     quick = Preparation(format="csr")
     if settings.convert == "always":
@@ -106,6 +106,11 @@ def decide(
     until = math.ceil(margin * cost / saved) - 1
     so_far = "it has had few" if usual is None else f"graphs had {usual:.0f} in the mean"
     return Decision(None, f"converting the graph pays after {cost / saved:.0f} products, {so_far}", until)
+
+
+def is_long(products: int, usual: float | None) -> bool:
+    """Return whether a graph is taken for one that is used for long, see `decide`."""
+    return products >= max(_LONG, 0 if usual is None else 2 * usual)
 
 
 class NotYetError(FallbackError):
@@ -225,7 +230,7 @@ class Graph:
         key = recipe, size, weighted, by.reorder
         made = self.made.get(key)
         self.products += 1
-        if made is not None and made.is_last:
+        if made is not None and (made.is_last or not is_long(self.products - 1, memo.usual)):
             return made
         if key in self._problems:
             raise FallbackError(self._problems[key])

@@ -252,7 +252,8 @@ class _Aggregation:
         found = self._traced
         return (
             self.is_one, self._is_plain, None if self._function is None else self._function.text,
-            tuple(self._parts), tuple(tuple(function.text for function in own) for own in self._own),
+            tuple(place for name, (place, *_) in self._parts if name == "sum"), tuple(self._parts),
+            tuple(tuple(function.text for function in own) for own in self._own),
             tuple((*x[:2], source) for x, source in zip(found.inputs, found.sources, strict=True)),
             found.map, None if isinstance(self._temperature, Form) else self._temperature,
         )  # fmt: skip
@@ -290,16 +291,16 @@ def run_plan_by(
         counts: returns what each target's sum is multiplied by for a mean, float32 [targets, 1], given any
             tensor on the device.
     """
-    is_one, is_plain, text, parts, own, inputs, source_of_map, temperature = plan
+    is_one, is_plain, text, given, parts, own, inputs, source_of_map, temperature = plan
     tensors = [_stored(side, form, tensor_of(source, arguments), storage) for side, form, source in inputs]
-    maps = [] if source_of_map is None else [tensor_of(source_of_map, arguments).t().float()]
+    # Passes take it without gaps: the forward pass and the backward pass would copy it.
+    maps = [] if source_of_map is None else [tensor_of(source_of_map, arguments).t().contiguous().float()]
     results: Sequence[torch.Tensor] = ()
     if text is not None:
-        given = tuple(place for name, (place, *_) in parts if name == "sum")
         stored = storage if is_plain else torch.float32
         results = _run_for_gradients(run, text, [*tensors, *maps], stored, given)
     means: dict[int, torch.Tensor] = {}  # which variances share
-    made = []
+    made: list[torch.Tensor] = []
     for name, (place, *others) in parts:
         if name in ("softmax", "powermean"):
             more = [arguments["temperature"].float().reshape(-1)] if temperature is None else []
@@ -321,7 +322,7 @@ def run_plan_by(
                 out = _spread(out, results[others[0]], inverse, name == "std")
         out = out if out.dtype is dtype else out.to(dtype)
         # One that is given twice may be changed once.
-        made.append(out.clone() if any(out is other for other in made) else out)
+        made.append(out.clone() if made and any(out is other for other in made) else out)
     return made[0] if is_one else made
 
 

@@ -394,6 +394,8 @@ def _aligned(tensor: torch.Tensor, width: int, elements: int) -> torch.Tensor:
         tensor.stride(1) == 1 and stride * tensor.dtype.itemsize % 16 == 0 and stride >= padded
         and tensor.data_ptr() % 16 == 0
     ):  # fmt: skip
+        if padded == width:
+            return tensor
         bytes_left = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize - tensor.storage_offset()
         if bytes_left >= (tensor.shape[0] - 1) * stride + padded:
             return tensor
