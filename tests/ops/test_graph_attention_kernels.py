@@ -174,12 +174,22 @@ def test_head_dimensions(kernels: Kernels, precision: str, sizes: tuple[int, int
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_one_tensor_of_keys_and_values(kernels: Kernels, precision: str) -> None:
-    """GATv2 has the same rows as keys and values, which are read once, for the bits of two tensors."""
-    a = kernels.make(random_graph(30, 41, 0.15, hubs=1, empty_rows=0.1), precision=precision)
-    case = make_graph_case(a, 16, score="gatv2")
+@pytest.mark.parametrize("score", ["gatv2", "dot"])
+def test_one_tensor_of_keys_and_values(kernels: Kernels, precision: str, score: str) -> None:
+    """Rows that are keys and values may be read once, for the same bits; one tensor has one gradient."""
+    a = kernels.make(random_graph(300, 12, 0.6), precision=precision)
+    case = make_graph_case(a, 16, score=score)
     k = case.arrays.k.to(a.device, a.precision.storage)
-    kernels.repeats(a, case.with_arrays(k=k, v=k), case.with_arrays(k=k, v=k.clone()))
+    kernels.repeats(a, case.with_arrays(k=k, v=k[:]), case.with_arrays(k=k, v=k.clone()))
+
+    def gradient(v: torch.Tensor) -> torch.Tensor:
+        call = case.with_arrays(k=k, v=v).call(a)
+        result, needs = kernels.module.graph_forward(call), tuple(x is not None for x in call.arrays)
+        found = kernels.module.graph_backward(call, result, case.grad_out.to(a.device), None, None, needs)
+        return sum(x.double() for x in (found.k, found.v) if x is not None)
+
+    eps = torch.finfo(a.precision.storage).eps
+    torch.testing.assert_close(gradient(k), gradient(k[:]), rtol=4 * eps, atol=40 * eps)
 
 
 @poisoned

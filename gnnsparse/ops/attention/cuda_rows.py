@@ -36,7 +36,9 @@ def _laid_out(call: GraphCall) -> GraphCall:
             return arguments.vectorized(x[:, None], storage)[:, 0]
         return x.float() if name in numbers and x is not None else arguments.vectorized(x, storage)
 
-    return call._replace(arrays=Arrays(*(laid_out(*pair) for pair in call.arrays._asdict().items())))
+    arrays = Arrays(*(laid_out(*pair) for pair in call.arrays._asdict().items()))
+    # One tensor of keys and values stays one: an edge's row is read once, and has one gradient.
+    return call._replace(arrays=arrays._replace(v=arrays.k) if call.arrays.v is call.arrays.k else arrays)
 
 
 def _laid_out_result(result: Result, storage: torch.dtype) -> Result:
@@ -189,15 +191,17 @@ class _Backward:
         return edges, found
 
     def columns(self, edges: torch.Tensor, grad: torch.Tensor) -> dict[str, torch.Tensor | None]:
-        """Run the pass over columns: the gradients of k and v."""
-        operand, found = self.call.operand, {name: self._like(name) for name in ("k", "v")}
+        """Run the pass over columns: the gradients of k and v; of one tensor in place of both that of k."""
+        operand, a, found = self.call.operand, self.call.arrays, {"k": self._like("k")}
+        is_one = a.k is a.v and self.needs["k"] and self.needs["v"] and not self.tiles
+        found["v"] = found["k"] if is_one else self._like("v")
         if found["k"] is not None or found["v"] is not None:
             grads = arguments.graph_grads_argument(self.call.heads, edges, out=grad, **found)
             path().native.cuda_graph_attention_columns(
                 self._problem, _rows(operand.T.kernels, self.call, self.tiles)[0], grads,
                 operand.transpose_map, operand.kernels.streams.current(),
             )  # fmt: skip
-        return found
+        return {**found, "v": None} if is_one else found
 
     def of_mapped(self, edges: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor | None:
         """Run the pass for the gradient of the mapped features [nnz, d_e], which is a sum over heads."""

@@ -274,7 +274,15 @@ class _GraphAttention(_Recorded):
             return torch.ops.gnnsparse.graph_attention_grad(
                 *tensors, seed, *results, *grads, ctx.operand.handle, list(needs), *ctx.options
             )
-        return _graph_gradients(_graph_call(tensors, seed, ctx.operand, ctx.options), results, grads, needs)
+        call = _graph_call(tensors, seed, ctx.operand, ctx.options)
+        if ctx.keys_are_values:
+            call = call._replace(arrays=call.arrays._replace(v=call.arrays.k))
+        return _graph_gradients(call, results, grads, needs)
+
+    @classmethod
+    def setup(cls, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        super().setup(ctx, inputs, output)
+        ctx.keys_are_values = inputs[1] is inputs[2]
 
     @staticmethod
     def unfused(ctx: Any, tensors: list[Any], seed: Any) -> Tensors:

@@ -67,7 +67,7 @@ struct GraphAttentionGrads {
   HeadsView att;  // written: [.., groups, d] float32, whose sum over the groups is the gradient
   HeadsView of_mapped;  // written by a pass of its own: [.., 1, nnz, de], sums over heads
   HeadsView k;          // columns: [.., S, d]; kAdditive: float32
-  HeadsView v;          // columns: [.., S, dv]
+  HeadsView v;          // columns: [.., S, dv]; on a GPU that of k for the sum of both there
 };
 
 // A pass of the CUDA kernels. A warp takes `rows_per_warp` neighbouring rows of `a`, or a part of a

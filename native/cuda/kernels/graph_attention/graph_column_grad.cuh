@@ -9,6 +9,11 @@
 
 namespace gnnsparse::cuda {
 
+// Whether keys are values, whose gradient is the sum of both.
+inline GNNSPARSE_HD bool is_one_gradient(const GraphLaunch& p) {
+  return p.grads.k.data != nullptr && p.grads.k.data == p.grads.v.data;
+}
+
 // `kMasks`: an edge may be masked, and takes no part then.
 template <Precision P, Score S, Terms T, bool kMasks>
 class GraphColumnGrad {
@@ -74,11 +79,9 @@ class GraphColumnGrad {
     if constexpr (kGatv2) to_floats<P>(from.vector(0), key_);
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void add(const GraphRow&,
-                                      const GraphStep<GraphColumnGrad, kCount>& step) {
+  __device__ __forceinline__ void add(const GraphRow&, const GraphStep<GraphColumnGrad>& step) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
       const Place edge = step.place(i);
       const float2 factors = edge.pair(0);
       // The query of a masked edge may be infinite.
@@ -102,8 +105,13 @@ class GraphColumnGrad {
 #pragma unroll
       for (int j = 0; j < kElements; ++j) of_key_[j] *= att_[j];
     }
+    const bool is_sum = is_one_gradient(p_);
+    if (is_sum && !kAdditive) {
+#pragma unroll
+      for (int j = 0; j < kElements; ++j) of_key_[j] += of_value_[j];
+    }
     if (row.partial >= 0) return store_parts(row.partial);
-    if (p_.grads.v.data != nullptr) {
+    if (p_.grads.v.data != nullptr && !is_sum) {
       store_result<P>(p_.to_v, lane_, row.row, p_.dv_chunks, of_value_);
     }
     if (p_.grads.k.data == nullptr) return;
@@ -201,8 +209,10 @@ void GraphColumnGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) 
     }
   }
   if (p.work.cut_count == 0) return;
-  add_graph_parts<P>(p, {p.grads.k, p.d_chunks, p.problem.base.d, 0},
-                     {p.grads.v, p.dv_chunks, p.problem.base.dv, p.d_chunks}, call, stream);
+  add_graph_parts<P>(
+      p, {p.grads.k, p.d_chunks, p.problem.base.d, 0},
+      {is_one_gradient(p) ? HeadsView() : p.grads.v, p.dv_chunks, p.problem.base.dv, p.d_chunks},
+      call, stream);
 }
 
 }  // namespace gnnsparse::cuda

@@ -41,23 +41,21 @@ class GraphForward {
     scores_.start(row, from);
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void add(const GraphRow&,
-                                      const GraphStep<GraphForward, kCount>& step) {
-    float sums[kCount];
+  __device__ __forceinline__ void add(const GraphRow&, const GraphStep<GraphForward>& step) {
+    float sums[kBatch];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) sums[i] = scores_.part_of(step.place(i), step.number[i]);
+    for (int i = 0; i < kBatch; ++i) sums[i] = scores_.part_of(step.place(i), step.number[i]);
     if constexpr (S != Score::kAdditive) add_over_chunks(lane_, sums);
     float top = softmax_.top;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
       const bool counts = step.has[i] && scores_.counts(step.number[i]);
       sums[i] = counts ? scores_.score_of(sums[i], step.number[i]) : kNoEdge;
       if (!kExtras || p_.problem.normalize) top = fmaxf(top, sums[i]);
     }
     softmax_.raise(top);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) add_value(step.place(i), step.number[i], sums[i]);
+    for (int i = 0; i < kBatch; ++i) add_value(step.place(i), step.number[i], sums[i]);
   }
 
   __device__ void finish(const GraphRow& row) {

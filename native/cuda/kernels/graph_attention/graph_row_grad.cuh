@@ -17,7 +17,12 @@ class GraphRowGrad {
   static constexpr bool kGatv2 = S == Score::kGatv2;
   static constexpr bool kMapped = T == Terms::kMapped;
   static constexpr bool kHasTerms = kExtras || T != Terms::kNone;
-  static constexpr int kBlocks = kExtras || T != Terms::kNone ? 3 : S == Score::kGatv2 ? 4 : 5;
+  // Whether decoded keys stay in registers from the scores to the gradients of queries.
+  static constexpr bool kKeeps =
+      T == Terms::kNone && !kExtras && kElements == 8 && S == Score::kDot;
+  static constexpr int kBlocks = kExtras || T != Terms::kNone   ? 3
+                                 : S == Score::kGatv2 || kKeeps ? 4
+                                                                : 5;
   static constexpr int kBatch = T == Terms::kNone ? 4 : 2;   // edges that a lane takes in a step
   static constexpr int kStages = T == Terms::kNone ? 2 : 3;  // steps that are on their way
   static constexpr bool kMaps = false;
@@ -81,25 +86,24 @@ class GraphRowGrad {
     edges_ = p_.edges.data + (edges_from_ + row.begin() * p_.edges.row);
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void add(const GraphRow& row,
-                                      const GraphStep<GraphRowGrad, kCount>& step) {
+  __device__ __forceinline__ void add(const GraphRow& row, const GraphStep<GraphRowGrad>& step) {
     // The sums of scores, and then the gradients of the weights.
-    float sums[2 * kCount];
+    float sums[2 * kBatch];
+    float keys[kBatch][kElements];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      sums[i] = scores_.part_of(step.place(i), step.number[i]);
-      sums[kCount + i] = weight_grad_part(step.place(i));
+    for (int i = 0; i < kBatch; ++i) {
+      sums[i] = scores_.part_of(step.place(i), step.number[i], keys[i]);
+      sums[kBatch + i] = weight_grad_part(step.place(i));
     }
     if constexpr (kAdditive) {
-      add_over_chunks(lane_, reinterpret_cast<float (&)[kCount]>(sums[kCount]));
+      add_over_chunks(lane_, reinterpret_cast<float (&)[kBatch]>(sums[kBatch]));
     } else {
       add_over_chunks(lane_, sums);
     }
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
       if (kHasTerms && !step.has[i]) continue;
-      add_edge(row, step.place(i), step.number[i], step.has[i], sums[i], sums[kCount + i]);
+      add_edge(row, step.place(i), step.number[i], step.has[i], sums[i], sums[kBatch + i], keys[i]);
     }
   }
 
@@ -158,7 +162,8 @@ class GraphRowGrad {
 
   // Where there is no edge, its key is 0, and so are its numbers here.
   __device__ __forceinline__ void add_edge(const GraphRow& row, const Place& edge, int number,
-                                           bool has, float argument, float weight_grad) {
+                                           bool has, float argument, float weight_grad,
+                                           Floats& key) {
     const float score = scores_.score_of(argument, number);
     float weight = exp2_fast(score - stats_.shift) * stats_.scale;
     float score_grad = 0.0f;
@@ -190,16 +195,15 @@ class GraphRowGrad {
       if constexpr (Scores::kFeatures) write_zeros(row.begin() + number);
       return;
     }
-    add_to_sums(row, edge, number, weight, score_grad);
+    add_to_sums(row, edge, number, weight, score_grad, key);
   }
 
   __device__ __forceinline__ void add_to_sums(const GraphRow& row, const Place& edge, int number,
-                                              float weight, float score_grad) {
+                                              float weight, float score_grad, Floats& key) {
     if constexpr (kAdditive) {
       sums_[0] += score_grad;
     } else {
-      Floats key;
-      scores_.key_of(edge, key);
+      if constexpr (!kKeeps) scores_.key_of(edge, key);
       if constexpr (kGatv2) {
 #pragma unroll
         for (int j = 0; j < kElements; ++j) {

@@ -129,12 +129,16 @@ class GraphScores {
   // The lane's part of a score, which the lanes of a head add up; of an additive score the argument
   // of its leaky_relu.
   __device__ __forceinline__ float part_of(const Place& edge, int number) const {
+    Floats key;
+    return part_of(edge, number, key);
+  }
+  // The same, which leaves the key of edges without other terms there.
+  __device__ __forceinline__ float part_of(const Place& edge, int number, Floats& key) const {
     if constexpr (kAdditive) {
       float x = own_ + edge.number(0);
       if (kExtras && p_.features.data != nullptr) x += number_of(p_.features, number);
       return x;
     } else {
-      Floats key;
       key_of(edge, key);
       float sum = 0.0f;
       if constexpr (S == Score::kGatv2) {

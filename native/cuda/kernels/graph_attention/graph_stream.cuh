@@ -72,10 +72,10 @@ class GraphPlace {
 // Edges of a row that a lane takes in a step: numbers are counted from the row's first edge. Where
 // there is none (`has` is false) the copies are zeros, and the number is that of some edge for a
 // pass that kReadsNumbers.
-template <class Pass, int kCount>
+template <class Pass>
 struct GraphStep {
-  int number[kCount];
-  bool has[kCount];
+  int number[Pass::kBatch];
+  bool has[Pass::kBatch];
   uint32_t start;  // of the places
   int lane;
 
@@ -175,7 +175,7 @@ class GraphProducer {
   __device__ __forceinline__ void fetch(uint32_t start) {
     if (count_ > 0) {
       if (at_ == 0) pass_.fetch_row({start, lane_.id}, row_);
-      fetch_edges<Pass::kBatch>(start + Pass::RowCopies::kBytes);
+      fetch_edges(start + Pass::RowCopies::kBytes);
       if (at_ >= count_) next_row();
       if (count_ > 0) read_numbers();
     }
@@ -197,15 +197,11 @@ class GraphProducer {
       if (reads_maps()) maps_[i] = __ldg(maps_from_ + number);
     }
   }
-  template <int kCount>
   __device__ __forceinline__ void fetch_edges(uint32_t start) {
-    if constexpr (kCount > 1) {
-      if (count_ - at_ <= kCount / 2 * lane_.edges) return fetch_edges<kCount / 2>(start);
-    }
     const int left = count_ - at_ - lane_.edge;
     const auto fetch = [&](const auto& nonzero_of) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
+      for (int i = 0; i < Pass::kBatch; ++i) {
         const bool has = i * lane_.edges < left;
         pass_.fetch_edge({start + i * Pass::EdgeCopies::kBytes, lane_.id}, columns_[i],
                          nonzero_of(i, has), has);
@@ -221,7 +217,7 @@ class GraphProducer {
         return has ? static_cast<uint64_t>(p_.nnz_index_map[nonzero]) : uint64_t{0};
       });
     }
-    at_ += kCount * lane_.edges;
+    at_ += Pass::kBatch * lane_.edges;
   }
   __device__ __forceinline__ void next_row() {
     at_ = count_ = 0;
@@ -247,27 +243,20 @@ class GraphProducer {
   int32_t maps_[Pass::kMaps ? Pass::kBatch : 1] = {};
 };
 
-// Takes kCount edges a lane where so many are left of a row, or half as many, and so on: most rows
-// are short. Returns how many edges.
-template <int kCount, class Pass>
-__device__ __forceinline__ int add_step(Pass& pass, const GraphLane& lane, const GraphRow& row,
-                                        int at, uint32_t start) {
-  if constexpr (kCount > 1) {
-    if (row.count - at <= kCount / 2 * lane.edges) {
-      return add_step<kCount / 2>(pass, lane, row, at, start);
-    }
-  }
-  GraphStep<Pass, kCount> step;
+// The edges of a row from number `at` on, in the stage at `start`.
+template <class Pass>
+__device__ __forceinline__ GraphStep<Pass> step_of(const GraphLane& lane, const GraphRow& row,
+                                                   int at, uint32_t start) {
+  GraphStep<Pass> step;
   step.start = start + Pass::RowCopies::kBytes;
   step.lane = lane.id;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
+  for (int i = 0; i < Pass::kBatch; ++i) {
     step.number[i] = at + i * lane.edges + lane.edge;
     step.has[i] = step.number[i] < row.count;
     if constexpr (Pass::kReadsNumbers) step.number[i] = min(step.number[i], row.count - 1);
   }
-  pass.template add<kCount>(row, step);
-  return kCount * lane.edges;
+  return step;
 }
 
 // Has a pass take the rows of the warp.
@@ -290,10 +279,11 @@ __device__ __forceinline__ void run_rows(const GraphLaunch& p, const GraphLane& 
       pass.start(row, {stage, lane.id});
     }
     for (int at = 0; at < row.count;) {
-      at += add_step<Pass::kBatch>(pass, lane, row, at, stage);
+      pass.add(row, step_of<Pass>(lane, row, at, stage));
       producer.fetch(stage);
       stage += kStageBytes<Pass>;
       if (stage == ring + Pass::kStages * kStageBytes<Pass>) stage = ring;
+      at += Pass::kBatch * lane.edges;
       if (at < row.count) wait_copies_but<Pass::kStages - 1>();
     }
     pass.finish(row);
