@@ -255,3 +255,17 @@ def test_gradient_of_weights_by_head(reduce: str, heads: int | None) -> None:
         counts = torch.bincount(edges[1], minlength=NODES).clamp(min=1)
         want = want / counts.view(-1, *[1] * (x.dim() - 1))
     torch.testing.assert_close(gnnsparse.spmm(made.operand, x, values.detach()), want)
+
+
+def test_a_converted_graph_is_not_decided_on_in_each_call() -> None:
+    """Graphs were used for 100 products in the mean: more work pays from 200 on."""
+    layer = interop.accelerate(pyg.GraphConv(8, 8), reorder="degree", cache=False, convert="always")
+    x, edges = torch.randn(NODES, 8), edges_of()
+    graphs.memo.usual = 100
+    layer(x, edges)
+    with mock.patch.object(graphs, "decide", wraps=decide) as asked:
+        for _ in range(199):
+            layer(x, edges)
+        assert not asked.called
+        layer(x, edges)
+        assert asked.call_count == 1

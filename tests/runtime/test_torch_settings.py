@@ -15,6 +15,7 @@ import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand, masks
 from gnnsparse.formats import FORMAT_NAMES, operations
 from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.runtime.device import tensor_maker
 from gnnsparse.testing import random_graph
 from tests.helpers import has_precision
 
@@ -210,3 +211,25 @@ def test_every_new_tensor_says_where_it_is_and_what_it_holds() -> None:
         if "device" not in given or (name in OF_DEFAULT_DTYPE and "dtype" not in given):
             wrong.append(f"{place} {ast.unparse(call)}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_new_tensors_are_filled_where_algorithms_are_deterministic(is_deterministic: bool) -> None:
+    """torch fills what is not set by NaN then, so that its use is seen."""
+    forms = [
+        ((3, 5), torch.float32),
+        ((0, 4), torch.float16),
+        ((7,), torch.int32),
+        ((2, 0, 3), torch.float32),
+    ]
+    make = tensor_maker(torch.device("cpu"), forms)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(is_deterministic)
+    try:
+        first, second = make(), make()
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert [(tuple(t.shape), t.dtype) for t in first] == forms
+    assert all(t.is_contiguous() for t in first)
+    assert first[0].data_ptr() != second[0].data_ptr()
+    assert first[0].isnan().all() or not is_deterministic

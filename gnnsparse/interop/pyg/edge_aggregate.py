@@ -51,7 +51,7 @@ REDUCING = (
 
 
 #: Microseconds that a call takes more than PyG's on a tiny graph on a CPU, forward and backward.
-_OVERHEAD = 100.0
+_OVERHEAD = 60.0
 
 
 @dataclass(frozen=True)

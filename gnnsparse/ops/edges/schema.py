@@ -309,7 +309,8 @@ class _Gradients:
             by: Any = edge_counts(operand, grad) if place < 0 else saved[place]
             by = by >= 0 if is_count and place >= 0 else by
             # In one kernel, which rounds what it computes in float32.
-            term = torch.mul(grad, by, out=torch.empty_like(grad))
+            is_same = by.dtype in (grad.dtype, torch.bool)
+            term = grad * by if is_same else torch.mul(grad, by, out=torch.empty_like(grad))
             term = term if factor == 1 else term * factor
             found[i] = term if (before := found[i]) is None else before + term
         if not self._passes:
