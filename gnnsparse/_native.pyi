@@ -699,6 +699,15 @@ def cuda_attention_panel(
     given: AttentionRows,
     stream: int,
 ) -> None: ...
+def cuda_attention_blocks(
+    problem: Attention,
+    row_ids: _Array,
+    starts: _Array,
+    tiles: _Array,
+    bits: _Array,
+    given: AttentionRows,
+    stream: int,
+) -> None: ...
 def cuda_attention_quantized(
     problem: QuantizedAttention,
     a: Blocked,

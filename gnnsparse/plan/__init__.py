@@ -5,7 +5,14 @@ plain, hashable data, so a plan can be printed, compared, stored, and given to a
 module here; `choose` picks the kernel with the least modelled time, or by rules if kernels have no model.
 """
 
-from gnnsparse.plan.attention import AttentionGradPlan, AttentionPlan, CsrAttentionPlan, RowsPlan, UnfusedPlan
+from gnnsparse.plan.attention import (
+    AttentionGradPlan,
+    AttentionPlan,
+    BlockAttentionPlan,
+    CsrAttentionPlan,
+    RowsPlan,
+    UnfusedPlan,
+)
 from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, Plan, Problem
 from gnnsparse.plan.choose import (
     KERNELS,
@@ -25,6 +32,7 @@ __all__ = [
     "AttentionGradPlan",
     "AttentionPlan",
     "AttentionProblem",
+    "BlockAttentionPlan",
     "BlockedPlan",
     "CanRun",
     "CsrAttentionPlan",

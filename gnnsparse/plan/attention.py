@@ -64,6 +64,13 @@ class CsrAttentionPlan(Plan):
 
 
 @dataclass(frozen=True)
+class BlockAttentionPlan(Plan):
+    """Fused attention over the 128 x 128 tiles that have edges; gradients are by the operand's own plan."""
+
+    kernel: ClassVar[str] = "blocks"
+
+
+@dataclass(frozen=True)
 class UnfusedPlan(Plan):
     """Attention as three operations for each head: sddmm, edge_softmax, spmm."""
 
@@ -275,6 +282,36 @@ class _CsrAttentionKernel(Kernel):
         return f"forward by the model: panels {panels:.0f} us, rows {rows:.0f} us"
 
 
+class _BlockAttentionKernel(Kernel):
+    """Fused attention over dense tiles, the forward pass; it has no model, and runs where it is asked for."""
+
+    name = "blocks"
+    plan_type = BlockAttentionPlan
+    devices = ("cuda",)
+    _MOST_FEATURES = 128
+
+    def can_run(self, problem: AttentionProblem) -> CanRun:  # type: ignore[override]
+        if not (answer := takes(problem.device, problem.precision)):
+            return answer
+        if problem.precision.storage.itemsize != 2:
+            return CanRun(f"no {problem.precision.value} over tiles")
+        if not problem.panels_allowed:
+            return CanRun(f"the operand was prepared in the format {problem.format or 'csr'}")
+        if problem.has_score_terms:
+            return CanRun("no bias, dropout or causal mask over tiles")
+        if problem.value_width % 8 != 0:
+            return CanRun("tiles take values whose features are a multiple of 8")
+        most = self._MOST_FEATURES
+        return _takes_features(problem, most, f"tiles take at most {most}")
+
+    def default(self, problem: Problem) -> BlockAttentionPlan:
+        return BlockAttentionPlan()
+
+    def variants(self, problem: Problem) -> list[Plan]:
+        """Return no plans: of a pattern without dense tiles the lists would be larger than its edges."""
+        return []
+
+
 def _row_bytes(problem: AttentionProblem) -> int:
     return max(problem.width, problem.value_width) * problem.precision.storage.itemsize
 
@@ -313,4 +350,4 @@ def tiles_are_faster(rates: AttentionRates, heads: int, most: int, width: int, f
 
 CSR_ATTENTION = _CsrAttentionKernel()
 FUSED, FUSED_GRAD = _AttentionKernel(), _AttentionGradKernel()
-UNFUSED, ROWS = _UnfusedKernel(), _RowsKernel()
+UNFUSED, ROWS, BLOCKS = _UnfusedKernel(), _RowsKernel(), _BlockAttentionKernel()

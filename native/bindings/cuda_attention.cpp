@@ -105,6 +105,40 @@ void attention_panel(const AttentionHandle& call, const BlockedHandle& a,
   cuda::attention_panel(p, cuda::AttentionPass::kForward, stream_of(stream));
 }
 
+// `starts` [panels of 128 rows + 1], `tiles` [tiles, 2], `bits` [partial tiles, 128, 4].
+void attention_blocks(const AttentionHandle& call, const Memory& row_ids, const Memory& starts,
+                      const Memory& tiles, const Memory& bits, const AttentionRowsHandle& given,
+                      Address stream) {
+  BlockAttention p;
+  p.problem = call.checked(call.queries, call.keys, 0, Place::kGpu);
+  if (p.problem.has_extras()) reject("problem", "no bias, dropout or causal mask over tiles");
+  if (std::max(p.problem.d, p.problem.dv) > kBlockAttentionFeatures) {
+    reject("d", "tiles take at most 128 features");
+  }
+  if (p.problem.dv % 8 != 0) reject("v", "tiles take multiples of 8 features");
+  const Precision precision = p.problem.precision;
+  require_head_vectors(call.q, precision, "q");
+  require_head_vectors(call.k, precision, "k");
+  require_head_vectors(call.v, precision, "v");
+  require_head_vectors(given.out, precision, "out");
+  p.queries = call.queries;
+  p.keys = call.keys;
+  p.row_ids = optional_gpu_array<const int32_t>(row_ids, p.queries, "row_ids");
+  const int64_t panels = ceil_div<int64_t>(p.queries, kBlockTile);
+  p.tile_starts = gpu_array<const int32_t>(starts, panels + 1, "starts");
+  require_aligned(tiles, 8, "tiles");
+  p.tiles =
+      reinterpret_cast<const BlockTileItem*>(gpu_array<const int32_t>(tiles, tiles.count, "tiles"));
+  require_aligned(bits, 8, "bits");
+  p.bits = reinterpret_cast<const uint32_t*>(gpu_array<const int32_t>(bits, bits.count, "bits"));
+  p.out = given.out.checked(p.problem.batches, p.problem.heads, p.queries, p.problem.dv,
+                            Place::kGpu, "out");
+  require_aligned(given.stats, 8, "stats");
+  p.stats = reinterpret_cast<SoftmaxStats*>(
+      gpu_array<float>(given.stats, product("stats", call.head_count(), p.queries, 2), "stats"));
+  cuda::attention_blocks(p, stream_of(stream));
+}
+
 void attention_quantized(const QuantizedAttentionHandle& quantized, const BlockedHandle& a,
                          const StoredRowsHandle& rows, const WorkListHandle& work,
                          const Memory& partial, const AttentionRowsHandle& given, Address stream) {
@@ -209,6 +243,8 @@ void bind_cuda_attention(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
   m.def("cuda_attention_panel", &attention_panel, nogil, py::arg("problem"), py::arg("a"),
         py::arg("rows"), py::arg("work"), py::arg("partial"), py::arg("given"), py::arg("stream"));
+  m.def("cuda_attention_blocks", &attention_blocks, nogil, py::arg("problem"), py::arg("row_ids"),
+        py::arg("starts"), py::arg("tiles"), py::arg("bits"), py::arg("given"), py::arg("stream"));
   m.def("cuda_attention_quantized", &attention_quantized, nogil, py::arg("problem"), py::arg("a"),
         py::arg("rows"), py::arg("work"), py::arg("partial"), py::arg("given"), py::arg("stream"));
   m.def("cuda_attention_panel_rows", &attention_panel_rows, nogil, py::arg("problem"), py::arg("a"),

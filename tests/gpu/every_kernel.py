@@ -22,7 +22,7 @@ from gnnsparse.nn import InteractionBlock
 from gnnsparse.ops.edges.cuda import available
 from gnnsparse.ops.edges.schema import kernel_on
 from gnnsparse.ops.spmm_kernels import spmm_into
-from gnnsparse.plan import AttentionPlan, CsrAttentionPlan, Plan
+from gnnsparse.plan import AttentionPlan, BlockAttentionPlan, CsrAttentionPlan, Plan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view
 from gnnsparse.runtime.device import path
@@ -153,7 +153,10 @@ def all_attention() -> None:
         # Narrow rows; then panels of 64 rows, whole and cut.
         attention(a, 64)
         for pattern in (masks.window(200, 128), masks.full(100, 300)):
-            attention(gnnsparse.prepare(pattern, precision=precision, cache=False).cuda(), 64)
+            dense = gnnsparse.prepare(pattern, precision=precision, cache=False).cuda()
+            attention(dense, 64)
+            for d in (40, 64, 128):
+                attention(dense, d, plan=BlockAttentionPlan())
         # Both backward passes in one.
         strips = masks.vector_wise(300, 0.95, seed=3, keys=1200)
         a = gnnsparse.prepare(strips, precision=precision, cache=False).cuda()

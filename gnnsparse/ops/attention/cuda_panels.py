@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse import _native
+from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.ops.attention import arguments, quantized
 from gnnsparse.ops.attention.arguments import AttentionCall, Grads, Needs
+from gnnsparse.ops.attention.tiles import tile_lists, tiles_of
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan
 from gnnsparse.plan.attention import dkv_partial_bytes
 from gnnsparse.plan.work import WorkList
@@ -93,6 +95,28 @@ def forward(call: AttentionCall, plan: AttentionPlan, in_bytes: bool) -> tuple[t
             plain = arguments.native_attention(_readable(call))
             gpu.native.cuda_attention_panel(plain, *of.head, partial, result, kernels.streams.current())
     return out, stats
+
+
+#: The least fill of tiles that the kernel over them takes: below it their bits take more memory than edges.
+_LEAST_FILL = 1 / 64
+
+
+def block_forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the results of `schema.run_forward` over the 128 x 128 tiles of the pattern.
+
+    Raises:
+        ValueError: the tiles are nearly empty.
+    """
+    if (fill := tiles_of(call.operand).fill) < _LEAST_FILL:
+        bad_value("plan", f"blocks: tiles are {fill:.2%} full; accepted: {_LEAST_FILL:.2%} or more")
+    kernels, device, gpu = call.operand.kernels, call.q.device, path()
+    out = arguments.empty_heads(call.q, call.v.shape[3], call.operand.precision.storage)
+    stats = torch.empty(*call.q.shape[:3], 2, dtype=torch.float32, device=device)
+    with gpu.current(device):
+        problem, lists = arguments.native_attention(_readable(call)), tile_lists(kernels)
+        result = _native.AttentionRows(arguments.heads_argument(out), stats)
+        gpu.native.cuda_attention_blocks(problem, kernels.row_ids, *lists, result, kernels.streams.current())
+    return out.to(call.q.dtype), stats
 
 
 def backward(

@@ -26,7 +26,14 @@ from gnnsparse.ops.attention.arguments import (
 )
 from gnnsparse.ops.attention.quantized import dequantized, takes_bytes
 from gnnsparse.ops.dispatch import check_operator_tensor, direct, is_plain, needs_grad, operand_at, register
-from gnnsparse.plan import AttentionGradPlan, AttentionPlan, CsrAttentionPlan, Plan, UnfusedPlan
+from gnnsparse.plan import (
+    AttentionGradPlan,
+    AttentionPlan,
+    BlockAttentionPlan,
+    CsrAttentionPlan,
+    Plan,
+    UnfusedPlan,
+)
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_eager, materialised
 from gnnsparse.runtime.nvtx import ranged
@@ -64,6 +71,8 @@ def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Te
         call = dequantized(call)
     if isinstance(plan, AttentionPlan):
         return cuda_panels.forward(call, plan, in_bytes)
+    if isinstance(plan, BlockAttentionPlan):
+        return cuda_panels.block_forward(call)
     return cuda_rows.forward(call) if isinstance(plan, CsrAttentionPlan) else unfused.forward(call)
 
 
