@@ -40,10 +40,10 @@ __device__ __forceinline__ void copy_async_or_zero(uint32_t shared, const void* 
   copy_async(shared, global, real ? 16 : 0);
 }
 
-// 4 or 8 bytes where `real`, otherwise zeros: then the address need not exist.
+// 4, 8 or 16 bytes where `real`, otherwise zeros: then the address need not exist.
 template <int kBytes>
 __device__ __forceinline__ void copy_number_async(uint32_t shared, const void* global, bool real) {
-  static_assert(kBytes == 4 || kBytes == 8, "what cp.async takes through L1");
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "what cp.async takes through L1");
   if constexpr (kArchitecture.async_copies) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global),
                  "n"(kBytes), "r"(real ? kBytes : 0)

@@ -422,7 +422,10 @@ class EdgeRows {
           const uint32_t to = stage + place_of<k>(i);
 #pragma unroll
           for (int v = 0; v < Counts::edge_vectors(kKind); ++v) {
-            if constexpr (Counts::vector_bytes(kKind) == 16) {
+            if constexpr (Counts::edge_vectors(kKind) > 1) {
+              // Through L1: the next vector has the other half of the same sector.
+              copy_number_async<16>(to + 512 * v, from + 16 * v, true);
+            } else if constexpr (Counts::vector_bytes(kKind) == 16) {
               copy_async(to + 512 * v, from + 16 * v);
             } else {
               copy_number_async<8>(to, from, true);
