@@ -38,6 +38,9 @@ SCORE_PANEL_ROWS: int
 TALL_PANEL_ROWS: int
 PARTIAL_ROW_STATS: int
 ROW_STATS_FLOATS: int
+DKV_SLOT_BYTES: int
+DKV_STEP_SLOTS: int
+DKV_SHARED_BYTES: tuple[int, int]
 ENTRY_LAYOUTS: dict[str, _EntryLayout]
 EIGHT_BIT_PADDING: int
 EIGHT_BIT_HEAD_FEATURES: int
@@ -189,9 +192,16 @@ class AttentionRows:
 class AttentionGrads:
     def __init__(self, out: Heads, dq: Heads, dk: Heads, dv: Heads, dbias: EdgeValues) -> None: ...
 
-class DkvPartials:
+class DkvWeights:
     def __init__(
-        self, data: torch.Tensor, heads: int, place_of_slot: torch.Tensor, column_starts: torch.Tensor
+        self,
+        weights: torch.Tensor,
+        heads: int,
+        slot_of_entry: torch.Tensor,
+        columns: torch.Tensor,
+        panels: torch.Tensor,
+        range_starts: torch.Tensor,
+        range: int,
     ) -> None: ...
 
 class GraphAttention:
@@ -746,7 +756,7 @@ def cuda_attention_panel_fused_backward(
     partial: _Array,
     given: AttentionRows,
     grads: AttentionGrads,
-    dkv_partials: DkvPartials,
+    dkv: DkvWeights,
     stream: int,
 ) -> None: ...
 def cuda_graph_attention(

@@ -13,7 +13,7 @@ from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.gpu_records.record import AttentionRates
 from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.device import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES
+from gnnsparse.runtime.device import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES, Device
 
 #: Most features that the fused kernels accept; the operands of a warp with more would not fit its registers.
 MOST_FEATURES = {Precision(name): most for name, most in _native.ATTENTION_FEATURES.items()}
@@ -47,7 +47,7 @@ class AttentionGradPlan(Plan):
         rows: the pass over the rows of A, which computes the gradients of q and the bias.
         columns: the pass over the rows of the transpose, which computes the gradients of k and v.
         fused_heads: number of heads whose gradients the fused backward pass computes at a time. It is one
-            pass over the rows of A, with partial sums of dK and dV for each column slot. 0: two passes.
+            pass over the rows of A, which writes the weights that dK and dV are summed from. 0: two passes.
     """
 
     kernel: ClassVar[str] = "attention_grad"
@@ -109,9 +109,28 @@ def _takes_features(problem: AttentionProblem, most: int, whose: str) -> CanRun:
     return CanRun()
 
 
-def dkv_partial_bytes(width: int, value_width: int) -> int:
-    """Return the bytes of a column slot's partial sums of dK and dV: 16 bits, padded to whole vectors."""
-    return sum(-(-2 * features // VECTOR_BYTES) * VECTOR_BYTES for features in (width, value_width))
+#: Bytes of shared memory that a block may have, by the major version of the compute capability, from 8.0 on.
+_BLOCK_BYTES = {8: 99 << 10, 9: 227 << 10, 10: 227 << 10}
+#: What a step of the sums of dK and dV costs beside its column slots, in column slots.
+_STEP_SLOTS = 8
+#: The fused backward pass is for panels with at least so many column slots in a range of columns.
+_LEAST_STEP = 4
+
+
+def dkv_range(device: Device, shape: tuple[int, int], slots: int, heads: int) -> int:
+    """Return how many columns' dK and dV a block of the fused backward pass sums, of `heads` heads at a time.
+
+    Their sums fit in its shared memory. Smaller ranges fill all multiprocessors, but have more steps.
+    """
+    rows, cols = shape
+    fixed, each = _native.DKV_SHARED_BYTES
+    most = (_BLOCK_BYTES.get(device.capability[0], 99 << 10) - fixed) // each
+    least, panels = -(-cols // most), -(-rows // SCORE_ROWS)
+
+    def cost(ranges: int) -> float:
+        return -(-ranges * heads // device.multiprocessors) * (slots / ranges + _STEP_SLOTS * panels)
+
+    return -(-cols // min(range(least, 2 * least + 1), key=cost))
 
 
 def _slots(panels: tuple[PanelCounts, ...], height: int) -> int:
@@ -215,9 +234,14 @@ class _AttentionGradKernel(_AttentionKernel):
         if back < rates.fused_backward_slots * slots:
             return 0, f"two passes: {ratio}"
         budget = int(problem.device.memory * rates.partials_memory)
-        heads = min(problem.heads, budget // (slots * dkv_partial_bytes(problem.width, problem.value_width)))
-        why = f"one pass, {heads} heads at a time: {ratio}"
-        return heads, why if heads else "two passes: no memory for partial sums of a head"
+        heads = min(problem.heads, budget // (slots * _native.DKV_SLOT_BYTES))
+        if not heads:
+            return 0, "two passes: no memory for the weights of a head"
+        size = dkv_range(problem.device, (problem.rows, problem.cols), slots, heads)
+        steps = -(-problem.rows // SCORE_ROWS) * -(-problem.cols // size)
+        if slots < _LEAST_STEP * steps:
+            return 0, f"two passes: {slots / steps:.1f} column slots of a panel are in a range of columns"
+        return heads, f"one pass, {heads} heads at a time: {ratio}"
 
 
 def _transposed(problem: AttentionProblem) -> AttentionProblem:

@@ -255,14 +255,20 @@ void bind_attention_handles(py::module_& m) {
              return AttentionGradsHandle{out, dq, dk, dv, dbias};
            }),
            py::arg("out"), py::arg("dq"), py::arg("dk"), py::arg("dv"), py::arg("dbias"));
-  py::class_<DkvPartialsHandle>(m, "DkvPartials")
-      .def(py::init([](const py::object& data, int64_t heads, const py::object& place_of_slot,
-                       const py::object& column_starts) {
-             return DkvPartialsHandle{hold(data, "dkv_partials"), heads,
-                                      hold(place_of_slot, "place_of_slot"),
-                                      hold(column_starts, "column_starts")};
+  py::class_<DkvWeightsHandle>(m, "DkvWeights")
+      .def(py::init([](const py::object& weights, int64_t heads, const py::object& slot_of_entry,
+                       const py::object& columns, const py::object& panels,
+                       const py::object& range_starts, int32_t range) {
+             return DkvWeightsHandle{hold(weights, "weights"),
+                                     heads,
+                                     hold(slot_of_entry, "slot_of_entry"),
+                                     hold(columns, "columns"),
+                                     hold(panels, "panels"),
+                                     hold(range_starts, "range_starts"),
+                                     range};
            }),
-           py::arg("data"), py::arg("heads"), py::arg("place_of_slot"), py::arg("column_starts"));
+           py::arg("weights"), py::arg("heads"), py::arg("slot_of_entry"), py::arg("columns"),
+           py::arg("panels"), py::arg("range_starts"), py::arg("range"));
 }
 
 }  // namespace

@@ -83,12 +83,15 @@ struct AttentionGradsHandle {
   EdgeValuesView checked_dbias(const AttentionHandle& call, int64_t nnz, Place place) const;
 };
 
-// Where the fused backward pass puts what column slots add to dK and dV: see DkvPartials.
-struct DkvPartialsHandle {
-  Held data;
+// What dK and dV of the fused backward pass are summed from, and in which order: see DkvWeights.
+struct DkvWeightsHandle {
+  Held weights;
   int64_t heads;
-  Held place_of_slot;
-  Held column_starts;
+  Held slot_of_entry;
+  Held columns;
+  Held panels;
+  Held range_starts;
+  int32_t range;
 };
 
 }  // namespace gnnsparse::bindings

@@ -207,33 +207,37 @@ void attention_panel_columns(const AttentionHandle& call, const BlockedHandle& a
   cuda::attention_panel(p, cuda::AttentionPass::kColumns, stream_of(stream));
 }
 
-// The places of the column slots of `a`, and of their sums.
-DkvPartials dkv_partials_of(const DkvPartialsHandle& handle, const AttentionProblem& problem,
-                            const BlockedHandle& a) {
+// The weights of the column slots of `a`, and in which order they are summed.
+DkvWeights dkv_weights_of(const DkvWeightsHandle& handle, const BlockedHandle& a) {
   require_at_least_one(handle.heads, "heads");
-  require_aligned(handle.data, 16, "dkv_partials");
-  require_aligned(handle.place_of_slot, 16, "place_of_slot");
-  DkvPartials partials;
-  partials.heads = handle.heads;
-  partials.count = handle.place_of_slot.count;
-  const int64_t bytes =
-      product("dkv_partials", handle.heads, partials.count, DkvPartials::row_bytes(problem));
-  partials.data = gpu_array<char>(handle.data, bytes, "dkv_partials");
-  partials.place_of_slot = gpu_array<const int32_t>(handle.place_of_slot, a.slots, "place_of_slot");
-  partials.column_starts =
-      gpu_array<const int32_t>(handle.column_starts, a.view.cols + 1, "column_starts");
-  return partials;
+  require_at_least_one(handle.range, "range");
+  require_aligned(handle.weights, 16, "weights");
+  require_aligned(handle.columns, 16, "columns");
+  DkvWeights dkv;
+  dkv.heads = handle.heads;
+  dkv.slots = a.slots;
+  dkv.range = handle.range;
+  const int64_t bytes = product("weights", handle.heads, a.slots, DkvWeights::kSlotBytes);
+  const int64_t steps = handle.panels.count;
+  const int64_t entries = product("slot_of_entry", steps, DkvWeights::kStepSlots);
+  const int64_t ranges = ceil_div<int64_t>(a.view.cols, handle.range);
+  dkv.weights = gpu_array<char>(handle.weights, bytes, "weights");
+  dkv.slot_of_entry = gpu_array<const int32_t>(handle.slot_of_entry, entries, "slot_of_entry");
+  dkv.columns = gpu_array<const int32_t>(handle.columns, entries / 2, "columns");
+  dkv.panels = gpu_array<const int32_t>(handle.panels, steps, "panels");
+  dkv.range_starts = gpu_array<const int32_t>(handle.range_starts, ranges + 1, "range_starts");
+  return dkv;
 }
 
 void attention_panel_fused_backward(const AttentionHandle& call, const BlockedHandle& a,
                                     const StoredRowsHandle& rows, const WorkListHandle& work,
                                     const Memory& partial, const AttentionRowsHandle& given,
-                                    const AttentionGradsHandle& grads,
-                                    const DkvPartialsHandle& dkv_partials, Address stream) {
+                                    const AttentionGradsHandle& grads, const DkvWeightsHandle& dkv,
+                                    Address stream) {
   PanelAttention p = panel_attention(call, a, rows, work, partial, false, {call.problem.d});
   set_rows(p, call, given, grads, a.nnz);
   set_columns(p, call, grads);
-  p.dkv_partials = dkv_partials_of(dkv_partials, call.problem, a);
+  p.dkv = dkv_weights_of(dkv, a);
   cuda::attention_panel(p, cuda::AttentionPass::kFused, stream_of(stream));
 }
 
@@ -255,7 +259,7 @@ void bind_cuda_attention(py::module_& m) {
         py::arg("grads"), py::arg("nnz_index_map"), py::arg("stream"));
   m.def("cuda_attention_panel_fused_backward", &attention_panel_fused_backward, nogil,
         py::arg("problem"), py::arg("a"), py::arg("rows"), py::arg("work"), py::arg("partial"),
-        py::arg("given"), py::arg("grads"), py::arg("dkv_partials"), py::arg("stream"));
+        py::arg("given"), py::arg("grads"), py::arg("dkv"), py::arg("stream"));
 }
 
 }  // namespace gnnsparse::bindings

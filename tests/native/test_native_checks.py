@@ -406,7 +406,7 @@ def test_a_rejected_array_changes_nothing() -> None:
         (lambda t: problem(seed=t), (1,), torch.int64),
         (lambda t: problem(q=_native.Heads(t)), (1, 2, 6, 4), torch.float32),
         (lambda t: _native.AttentionRows(_native.Heads(), t), (4,), torch.float32),
-        (lambda t: _native.DkvPartials(t, 1, ints(1), ints(1)), (4,), torch.uint8),
+        (lambda t: _native.DkvWeights(t, 1, ints(1), ints(1), ints(1), ints(1), 1), (4,), torch.uint8),
     ],
 )
 def test_a_handle_keeps_its_tensors_alive(

@@ -17,9 +17,9 @@ from gnnsparse.ops.attention import arguments, quantized
 from gnnsparse.ops.attention.arguments import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.tiles import tile_lists, tiles_of
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan
-from gnnsparse.plan.attention import dkv_partial_bytes
+from gnnsparse.plan.attention import dkv_range
 from gnnsparse.plan.work import WorkList
-from gnnsparse.runtime.device import SCORE_ROWS, partial_width, path
+from gnnsparse.runtime.device import SCORE_ROWS, describe_device, partial_width, path
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
 
@@ -47,30 +47,48 @@ def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
     return _PanelPass(panel, work, (view, rows, work.view))
 
 
-class _DkvPlaces(NamedTuple):
-    """Places of the partial sums of dK and dV: those of a column are neighbours, in the order of the panels.
+class _DkvSteps(NamedTuple):
+    """The order in which dK and dV are summed: ranges of columns, and in each of them the panels.
 
-    `places` int32 [K tiles, 8, 4]: at [n, j], written by lane j of a group of four, that of column slot
-    8 (n // 2) + 2 j + n % 2 of a K tile; -1 for padded slots. `starts` int32
-    [columns + 1]: the first place of each column.
+    A step takes up to DKV_STEP_SLOTS column slots of a panel, even and odd columns in turn where it can.
+
+    `slots` int32 [steps, DKV_STEP_SLOTS]: slots as the pass over rows numbers them, slot
+    8 (n // 2) + 2 j + n % 2 of a K tile is 8 j + n; -1: none. `columns` int32, of half the size: their
+    columns, counted in the range, as 16-bit pairs of the entries 0 and 8, 1 and 9, ... of 16. `panels`
+    int32 [steps]. `starts` int32 [ranges + 1]: the first step of each range.
     """
 
-    places: torch.Tensor
+    slots: torch.Tensor
+    columns: torch.Tensor
+    panels: torch.Tensor
     starts: torch.Tensor
 
 
 @made_once
-def _dkv_places(kernels: KernelCache) -> _DkvPlaces:
-    slots = kernels.panel(SCORE_ROWS, bits=True).columns
-    real = torch.nonzero(slots >= 0).squeeze(1)
-    by_column = real[torch.argsort(slots[real], stable=True)]
-    places = torch.full_like(slots, -1)
-    places[by_column] = torch.arange(by_column.numel(), dtype=places.dtype, device=places.device)
-    counts = torch.bincount(slots[real], minlength=kernels.csr.cols)
-    starts = torch.zeros(kernels.csr.cols + 1, dtype=torch.int32, device=slots.device)
-    torch.cumsum(counts, 0, out=starts[1:])
-    lanes = places.view(-1, 4, 4, 2).transpose(2, 3).reshape(-1, 8, 4)
-    return _DkvPlaces(lanes, starts)
+def _dkv_steps(kernels: KernelCache, size: int) -> _DkvSteps:
+    """Return the steps for ranges of `size` columns."""
+    panel = kernels.panel(SCORE_ROWS, bits=True)
+    written, device = panel.columns.view(-1, 4, 4, 2).transpose(1, 2).reshape(-1), panel.columns.device
+    slots = torch.nonzero(written >= 0).squeeze(1)
+    count, ranges = panel.panel_ptr.numel() - 1, -(-kernels.csr.cols // size)
+    panels = torch.searchsorted(panel.panel_ptr, slots, right=True) - 1
+    columns = written[slots].long()
+    groups, odd = columns // size * count + panels, columns % size % 2
+    key, order = torch.sort(2 * groups + odd, stable=True)
+    sizes = torch.bincount(key, minlength=2 * ranges * count)
+    rank = torch.arange(key.numel(), dtype=torch.int64, device=device) - (sizes.cumsum(0) - sizes)[key]
+    paired, groups = sizes.view(-1, 2).amin(1), key // 2
+    place = torch.where(rank < paired[groups], 2 * rank + key % 2, paired[groups] + rank)
+    steps = -(-sizes.view(-1, 2).sum(1) // _native.DKV_STEP_SLOTS)
+    ends = steps.cumsum(0)
+    place += (ends - steps)[groups] * _native.DKV_STEP_SLOTS
+    entries = torch.full((2, int(ends[-1]), _native.DKV_STEP_SLOTS), -1, dtype=torch.int32, device=device)
+    entries.view(2, -1)[:, place] = torch.stack((slots, columns % size)).int()[:, order]
+    pairs = entries[1].short().view(-1, 2, 8).transpose(1, 2).contiguous().view(torch.int32)
+    starts = torch.zeros(ranges + 1, dtype=torch.int32, device=device)
+    starts[1:] = ends[count - 1 :: count]
+    of_group = torch.arange(steps.numel(), dtype=torch.int32, device=device) % count
+    return _DkvSteps(entries[0], pairs, torch.repeat_interleave(of_group, steps), starts)
 
 
 def _readable(call: AttentionCall) -> AttentionCall:
@@ -143,12 +161,13 @@ def backward(
         of_columns = found[1] is not None or found[2] is not None
         if of_columns and plan.fused_heads > 0:
             # One pass over the rows of A, some heads at a time.
-            dkv = _dkv_places(operand.kernels)
-            size = plan.fused_heads * dkv.places.numel() * dkv_partial_bytes(*widths)
-            room = torch.empty(size, dtype=torch.uint8, device=device)
-            partials = _native.DkvPartials(room, plan.fused_heads, dkv.places, dkv.starts)
+            slots = operand.kernels.panel(SCORE_ROWS, bits=True).columns.numel()
+            size = dkv_range(describe_device(device), operand.shape, slots, plan.fused_heads)
+            needed = plan.fused_heads * slots * _native.DKV_SLOT_BYTES
+            room = torch.empty(needed, dtype=torch.uint8, device=device)
+            weights = _native.DkvWeights(room, plan.fused_heads, *_dkv_steps(operand.kernels, size), size)
             kernel = gpu.native.cuda_attention_panel_fused_backward
-            run(kernel, operand.kernels, plan.rows, 1, partials)
+            run(kernel, operand.kernels, plan.rows, 1, weights)
         else:
             run(gpu.native.cuda_attention_panel_rows, operand.kernels, plan.rows, 1)
             if of_columns:

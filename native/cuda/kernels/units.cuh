@@ -45,10 +45,10 @@ template <Precision P>
 struct AttentionGradUnit {
   static void rows(const PanelAttention& p, Stream stream);
   static void columns(const PanelAttention& p, Stream stream);
-  // The pass over rows, which also writes what column slots add to dK and dV, for the heads that
-  // p.dkv_partials has room for; and then the sums of that.
+  // The pass over rows, which also writes the weights of column slots, for the heads that p.dkv has
+  // room for; and then dK and dV from those.
   static void fused_pass(const PanelAttention& p, Stream stream);
-  static void sum_dkv_partials(const PanelAttention& p, Stream stream);
+  static void sum_dkv(const PanelAttention& p, Stream stream);
 };
 
 template <Precision P>

@@ -18,22 +18,31 @@ inline constexpr int kAttentionFeatures = kAttentionSlices<P> * PanelTile<P>::kF
 inline constexpr int kPartialRowStats = 2;
 inline constexpr int kRowStatsFloats = 4;
 
-// What every column slot of a panel of 16 rows adds to dK and dV, in the storage type: rows of dV
-// and of dK, each padded to whole 16 bytes, those of a column one after another. Written by the
-// backward pass in one, then summed.
-struct DkvPartials {
-  void* data = nullptr;  // [heads at a time][count][row_bytes]
-  int64_t heads = 0;     // at a time
-  int64_t count = 0;     // of one head
-  // [K tiles][8][4]: place of column slot `column_slot(n, j)` of a K tile; -1: none
-  const int32_t* place_of_slot = nullptr;
-  const int32_t* column_starts = nullptr;  // [S + 1] first place of each column
+// For the backward pass in one: of every column slot of a panel of 16 rows the weights of the rows,
+// and the gradients of their scores, in the storage type; and in which order dK and dV are summed
+// from them. Columns are taken in ranges, the panels of a range in steps of at most 96 of their
+// slots, whose even and odd columns in turn lie in different banks of shared memory.
+struct DkvWeights {
+  static constexpr int kSlotBytes = 64;
+  static constexpr int kStepSlots = 96;
+  static constexpr int kStages = 3;  // steps whose operands have room in shared memory
+  static constexpr uint32_t kStageBytes = 2 * kQueryBytes + kStepSlots * (kSlotBytes + 6) + 64;
+  static constexpr int kColumnBytes = 512;  // the sums of a column
 
-  static GNNSPARSE_HD constexpr int chunks(int64_t width) {
-    return static_cast<int>(ceil_div<int64_t>(width, 8));
-  }
-  static GNNSPARSE_HD constexpr int64_t row_bytes(const AttentionProblem& p) {
-    return 16 * (chunks(p.dv) + chunks(p.d));
+  void* weights = nullptr;  // [heads at a time][slots][kSlotBytes]
+  int64_t heads = 0;        // at a time
+  int64_t slots = 0;        // of a head
+  // [steps][kStepSlots]: slots, each K tile's in the order 8 j + g of column_slot(g, j); -1: none
+  const int32_t* slot_of_entry = nullptr;
+  // [steps][kStepSlots / 2]: columns in the range, of 16 bits. Word g of a tile of 16 entries has
+  // those of entries g and, above it, g + 8.
+  const int32_t* columns = nullptr;
+  const int32_t* panels = nullptr;        // [steps]
+  const int32_t* range_starts = nullptr;  // [ranges + 1] steps
+  int32_t range = 0;                      // columns of a range
+
+  static constexpr uint32_t shared_bytes(int32_t columns) {
+    return kStages * kStageBytes + static_cast<uint32_t>(columns) * kColumnBytes;
   }
 };
 
@@ -63,8 +72,8 @@ struct PanelAttention {
   EdgeValuesView dbias;  // float32, added to; null: not wanted
   HeadsView dk;          // pass over columns, or both passes in one
   HeadsView dv;
-  IndexView nnz_index_map;   // pass over columns with a bias: index in A of each nonzero of A^T
-  DkvPartials dkv_partials;  // both passes in one
+  IndexView nnz_index_map;  // pass over columns with a bias: index in A of each nonzero of A^T
+  DkvWeights dkv;           // both passes in one
 };
 
 // 8-bit numbers [batches, heads, rows, width] whose rows are contiguous; strides in bytes. Integers

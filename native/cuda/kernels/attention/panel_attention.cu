@@ -105,15 +105,15 @@ void run_rows(const PanelAttention& p, Stream stream) {
   by_bias_writer(p, [&](const PanelAttention& some) { AttentionGradUnit<P>::rows(some, stream); });
 }
 
-// As many heads at a time as the dK/dV partials have room for.
+// As many heads at a time as the weights have room for.
 template <Precision P>
 void run_fused_backward(const PanelAttention& p, Stream stream) {
   by_bias_writer(p, [&](const PanelAttention& some) {
-    const int64_t concurrent_heads = p.dkv_partials.heads;
+    const int64_t concurrent_heads = p.dkv.heads;
     for (int64_t head = 0; head < some.head_count; head += concurrent_heads) {
       const auto now = heads_of(some, head, std::min(concurrent_heads, some.head_count - head));
       AttentionGradUnit<P>::fused_pass(now, stream);
-      AttentionGradUnit<P>::sum_dkv_partials(now, stream);
+      AttentionGradUnit<P>::sum_dkv(now, stream);
     }
   });
 }

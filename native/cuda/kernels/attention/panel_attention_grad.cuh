@@ -1,11 +1,11 @@
 // Gradients of attention over panels. The weights are computed again, from the statistics of each
 // row's softmax. There are two ways. Two passes: one over rows of A gives dQ and the
 // statistics of each query row, one over rows of A^T gives dK and dV; no two warps add to one sum.
-// Or one pass over rows of A gives dQ, and parts of dK and dV that are added up afterwards
-// (attention_dkv_partials.cuh).
+// Or one pass over rows of A gives dQ, and the weights that make dK and dV afterwards
+// (attention_dkv.cuh).
 #pragma once
 
-#include "kernels/attention/attention_dkv_partials.cuh"
+#include "kernels/attention/attention_dkv.cuh"
 #include "kernels/attention/attention_row_stats.cuh"
 #include "kernels/units.cuh"
 
@@ -14,8 +14,8 @@ namespace gnnsparse::cuda {
 // The pass over rows holds rows of Q and of the output's gradient and gathers K and V; that over
 // columns holds K and V and gathers the others. `first` is Q or K, `second` the gradient or V. The
 // pass over columns gives dK (kWhat & 1) and dV (kWhat & 2): both where their sums fit registers.
-// That over rows gives dQ (1) and, asked for, the dkv_partials of the others (kDkvPartials).
-inline constexpr int kDkvPartials = 4;
+// That over rows gives dQ (1) and, asked for, the weights that make the others (kDkvWeights).
+inline constexpr int kDkvWeights = 4;
 template <class RowTile, bool kTransposed, int kWhat, bool kExtras>
 class AttentionGradWarp {
  public:
@@ -25,7 +25,7 @@ class AttentionGradWarp {
   static constexpr bool kFirst = kWhat & 1;
   static constexpr bool kSecond = kWhat & 2;
   static constexpr int kSecondSums = kFirst ? kSlices : 0;
-  static constexpr bool kWritesDkv = kWhat & kDkvPartials;
+  static constexpr bool kWritesDkv = kWhat & kDkvWeights;
   static constexpr bool kHeld = kSlices == 1;  // own rows in registers
   // A K tile stays while the next ones are on their way.
   static constexpr int kAhead = Tile::kWarps > 1 ? 4 : 2;
@@ -34,7 +34,7 @@ class AttentionGradWarp {
   static constexpr uint32_t kOwnBytes = Tile::kTileSlices * kQueryBytes;
   // One warp's own rows on their way to registers, and its results, share slices that are copied
   // to after that.
-  static constexpr bool kShares = Tile::kWarps == 1 && kHeld && !kWritesDkv;
+  static constexpr bool kShares = Tile::kWarps == 1 && kHeld;
   static constexpr uint32_t kSharedBytes =
       Stream::kBytes + (kShares ? 0 : Tile::kWarps * kOwnBytes);
   // That must fit on a multiprocessor: registers are the limit, and shared memory.
@@ -56,7 +56,7 @@ class AttentionGradWarp {
                 shared, row_stats_of(p, work)),
         bits_(p, work),
         extras_(p, work),
-        dkv_partials_(p, work, own_) {}
+        dkv_(p, work) {}
 
   __device__ void run() {
     const LaterPanel<Tile> later(p_);
@@ -68,7 +68,6 @@ class AttentionGradWarp {
       held_[0] = load_query_slice<P>(own_, work_.lane);
       if constexpr (!Tile::kPaired) held_[1] = load_query_slice<P>(own_ + kQueryBytes, work_.lane);
     }
-    if constexpr (kWritesDkv) dkv_partials_.arrange(own_);
     for (int i = 0; i < work_.item.k_tiles; ++i) {
       const uint32_t bits = lane_bits(following, kQueryRows);
       following = bits_.of(i + 1);
@@ -138,7 +137,6 @@ class AttentionGradWarp {
 
   __device__ __forceinline__ void multiply_k_tile(int i, uint32_t bits) {
     if constexpr (kExtras) extras_.enter(i, bits);
-    if constexpr (kWritesDkv) dkv_partials_.enter(i);
     uint32_t first[kSlices];
     uint32_t second[kSlices];
     float weights[4][4] = {};    // scores at first
@@ -160,9 +158,9 @@ class AttentionGradWarp {
       for (int s = 0; s < kSlices; ++s) {
         add_values<P, 0, Tile::kFirstValuesEnd>(first[s], work_.lane, a, sums_[s]);
       }
-      if constexpr (kWritesDkv) dkv_partials_.write_keys(a.reg);
+      if constexpr (kWritesDkv) dkv_.write_keys(i, a.reg);
     }
-    if constexpr (kWritesDkv) dkv_partials_.write_values(WeightOperand<P>(weights).reg);
+    if constexpr (kWritesDkv) dkv_.write_values(i, WeightOperand<P>(weights).reg);
     if constexpr (kSecond) {
       const WeightOperand<P> a(weights);
 #pragma unroll
@@ -240,7 +238,7 @@ class AttentionGradWarp {
   Stream stream_;
   KTileBits<Tile> bits_;
   EdgeExtras<kTransposed> extras_;
-  std::conditional_t<kWritesDkv, DkvPartialWriter<P>, NoDkvPartials> dkv_partials_;
+  std::conditional_t<kWritesDkv, DkvWeightWriter<P>, NoDkvWeights> dkv_;
   QuerySlice held_[Tile::kPaired ? 1 : 2];
   float4 query_[2] = {};
   float sums_[(kFirst + kSecond) * kSlices][Tile::kTiles][4] = {};
@@ -290,7 +288,7 @@ struct GradLauncher {
   }
 };
 
-// The pass over rows that also writes dkv_partials: of rows of one slice.
+// The pass over rows that also writes the weights that make dK and dV: of rows of one slice.
 template <Precision P>
 struct FusedBackwardLauncher {
   const PanelAttention& p;
@@ -302,7 +300,7 @@ struct FusedBackwardLauncher {
       throw std::invalid_argument("a: the backward pass in one has panels of 16 rows, 64 features");
     }
     GradLauncher<false>{p, stream}
-        .template run_pass<AttentionTile<P, 1, 1>, 1 | kDkvPartials, kExtras>();
+        .template run_pass<AttentionTile<P, 1, Tile::kPaired ? 0 : 1>, 1 | kDkvWeights, kExtras>();
   }
 };
 
@@ -326,8 +324,8 @@ void AttentionGradUnit<P>::fused_pass(const PanelAttention& p, Stream stream) {
 }
 
 template <Precision P>
-void AttentionGradUnit<P>::sum_dkv_partials(const PanelAttention& p, Stream stream) {
-  if constexpr (!kWords<P>) launch_sum_dkv_partials<P>(p, stream);
+void AttentionGradUnit<P>::sum_dkv(const PanelAttention& p, Stream stream) {
+  if constexpr (!kWords<P>) launch_dkv<P>(p, stream);
 }
 
 }  // namespace gnnsparse::cuda
