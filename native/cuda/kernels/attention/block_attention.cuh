@@ -27,7 +27,7 @@ struct BlockTile {
   static constexpr int kRowBytes = 2 * kFeatures;
   static constexpr int kChunks = kRowBytes / kChunkBytes;
   static constexpr int kSliceBytes = kColumns * kRowBytes;
-  static constexpr int kSlots = kFeatures <= 64 ? 4 : 3;   // of the ring of slices
+  static constexpr int kSlots = kFeatures <= 64 ? 6 : 3;   // of the ring of slices
   static constexpr int kBlocks = kFeatures <= 64 ? 2 : 1;  // of a multiprocessor, by registers
   static_assert(kBlockTile * kRowBytes == 2 * kSliceBytes, "rows of Q take two slots");
 };
