@@ -344,7 +344,7 @@ __global__ void __launch_bounds__(DkvBlock<P>::kThreads, 1)
 template <Precision P>
 void launch_dkv(const PanelAttention& p, Stream stream) {
   const DkvLaunch now = {p, {{p.grad, p.problem.dv}, {p.problem.q, p.problem.d}}};
-  static std::atomic<uint64_t> prepared{0};
+  std::atomic<uint64_t> prepared{0};  // never: another range takes other shared memory
   const auto kernel = dkv_kernel<P>;
   prefer_shared_memory(kernel, static_cast<int>(DkvWeights::shared_bytes(p.dkv.range)), prepared);
   const dim3 grid =
