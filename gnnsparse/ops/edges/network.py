@@ -21,7 +21,7 @@ from gnnsparse.sparse.operand import SparseOperand
 _ACTIVATIONS = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}
 _PRECISIONS = {torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16}
 #: Tiles of a multiprocessor whose hidden features and gradients are in memory at a time in the backward pass.
-_TILES_AT_A_TIME = 8
+_TILES_AT_A_TIME = 4
 
 
 class Options(NamedTuple):
@@ -37,7 +37,7 @@ def can_run(
     """Return whether there is a kernel for a network of features of edges and hidden ones, and for this call.
 
     It takes float16 and bfloat16, and sizes that are multiples of 8 of at most 256 (128 where a block of the
-    GPU has less than 104 KiB of shared memory). Calls that are traced or transformed have none.
+    GPU has less than 190 KiB of shared memory). Calls that are traced or transformed have none.
     """
     if dtype not in _PRECISIONS or not (is_eager() and dispatch.is_plain(*tensors)):
         return False
@@ -127,7 +127,7 @@ class _Network:
         self.multiprocessors = gpu.describe(device).multiprocessors
         self.rows = gpu.native.EDGE_NETWORK_ROWS
         self.tile_count = -(-len(self.tiles.targets) // self.rows)
-        self.blocks = min(self.tile_count, self.multiprocessors * (2 if self.width == 256 else 4))
+        self.blocks = min(self.tile_count, self.multiprocessors * (1 if self.width == 256 else 2))
         matrices = (w1, w2, w2.t(), w1.t()) if back else (w1, w2)
         self._kept = (
             _padded(self.width, *matrices, dtype=e.dtype),

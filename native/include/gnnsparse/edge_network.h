@@ -1,6 +1,6 @@
 // The network of an interaction block, over tiles of edges: e' = e + norm(W2 act(W1 e + p_i + q_j)
 // + b2) and the sums of e' at targets, and the gradients of both. Edges are taken in the order of
-// rows, 64 at a time.
+// rows, 128 at a time.
 #pragma once
 
 #include "gnnsparse/architecture.h"
@@ -10,7 +10,7 @@ namespace gnnsparse {
 
 enum class EdgeActivation : int { kSilu, kRelu, kGelu };
 
-inline constexpr int kNetworkRows = 64;                      // edges of a tile
+inline constexpr int kNetworkRows = 128;                     // edges of a tile
 inline constexpr int kNetworkRowGroups = kNetworkRows / 32;  // of edges that warps share
 // Sums over edges that the gradient's kernel makes for each feature: of the gradients of b2, of the
 // norm's bias and of its weight.
@@ -21,8 +21,7 @@ inline constexpr int kNetworkColumnSums = 3;
 template <int kPadded>
 struct NetworkShared {
   static constexpr int kWidth = kPadded;
-  // Of a multiprocessor: one computes while others wait for copies and for one another's warps.
-  static constexpr int kBlocks = kWidth == 256 ? 2 : 4;
+  static constexpr int kBlocks = kWidth == 256 ? 1 : 2;  // of a multiprocessor
   static constexpr int kWarps = 16 / kBlocks;
   static constexpr int kThreads = 32 * kWarps;
   // Warps that share 32 edges, each with a part of the features.
@@ -30,12 +29,11 @@ struct NetworkShared {
   static constexpr int kRowBytes = 2 * kWidth;
   static constexpr int kChunks = kRowBytes / 16;
   static constexpr int kTileBytes = kNetworkRows * kRowBytes;
-  static constexpr int kDepth = 16;  // features of a slice of weights
+  static constexpr int kDepth = kWidth < 128 ? 16 : 32;  // features of a slice of weights
   static constexpr int kSlices = kWidth / kDepth;
   static constexpr int kSliceChunks = kDepth / 8;
   static constexpr int kSliceBytes = 2 * kWidth * kDepth;
-  static constexpr int kStages = 4;
-  static_assert(kStages <= kSlices, "what a product's first slice asks for is here at its end");
+  static constexpr int kStages = 3;
   static constexpr int kRing = 2 * kTileBytes;
   static constexpr int kVectors = kRing + kStages * kSliceBytes;  // b2, weight and bias of the norm
   static constexpr int kStats = kVectors + 3 * 4 * kWidth;  // two pairs for each part of a row

@@ -1,4 +1,4 @@
-// What the kernels of an edge network share: tiles of 64 edges in shared memory, products of a
+// What the kernels of an edge network share: tiles of 128 edges in shared memory, products of a
 // tile with weights that stream through a ring, and the sums of a tile's rows at their targets.
 // A warp holds 32 edges x a part of the features as mma.m16n8k16 has them (fragment.h).
 #pragma once
@@ -88,8 +88,8 @@ class NetworkTile {
     for (int i = static_cast<int>(threadIdx.x); i < 3 * kWidth; i += kThreads) {
       store_shared(shared_ + Shared::kVectors + 4 * i, __float_as_uint(p.vectors[i]));
     }
-#pragma unroll
-    for (int i = 1; i < Shared::kStages; ++i) issue_weights();
+    issue_weights();
+    issue_weights();
   }
 
   // The tile that edges are copied to, and the other one.
@@ -150,7 +150,7 @@ class NetworkTile {
     }
 #pragma unroll 1
     for (int slice = 0; slice < Shared::kSlices; ++slice) {
-      wait_copies_but<Shared::kStages - 2>();
+      wait_copies_but<1>();
       __syncthreads();
       const uint32_t weights = stage(read_);
       read_ = read_ == Shared::kStages - 1 ? 0 : read_ + 1;
@@ -337,13 +337,13 @@ class NetworkTile {
   __device__ void issue_weights() {
     const uint32_t to = stage(write_);
     write_ = write_ == Shared::kStages - 1 ? 0 : write_ + 1;
-    static_assert(kWidth * Shared::kSliceChunks % kThreads == 0, "whole turns of the block");
     const uint16_t* from = p_.weights + product_ * kWidth * kWidth + slice_ * Shared::kDepth;
 #pragma unroll
     for (int i = 0; i < kWidth * Shared::kSliceChunks; i += kThreads) {
       const int at = i + static_cast<int>(threadIdx.x);
       const int feature = at / Shared::kSliceChunks;
       const int chunk = at % Shared::kSliceChunks;
+      if (kWidth * Shared::kSliceChunks < kThreads && feature >= kWidth) break;
       copy_async(to + Shared::slice_at(feature, chunk), from + feature * kWidth + 8 * chunk);
     }
     commit_copies();
