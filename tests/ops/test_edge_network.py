@@ -141,7 +141,8 @@ def test_a_block_runs_it(late_place: Place, norm: bool) -> None:
 def test_no_kernel_for_what_was_changed(late_place: Place, change: Any) -> None:
     layer, (x, e), edge_index = changed(change, late_place.device, torch.float16)
     found = layer(x, edge_index, e)
-    assert not late_place.ran("cuda_edge_network")
+    if late_place.path is not None:
+        assert not late_place.ran("cuda_edge_network")
     for one, want in zip(found, plain(layer.float(), x.float(), edge_index, e.float()), strict=True):
         assert (one - want).abs().amax() < 0.02 * want.abs().amax()
 

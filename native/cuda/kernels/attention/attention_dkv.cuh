@@ -344,9 +344,10 @@ __global__ void __launch_bounds__(DkvBlock<P>::kThreads, 1)
 template <Precision P>
 void launch_dkv(const PanelAttention& p, Stream stream) {
   const DkvLaunch now = {p, {{p.grad, p.problem.dv}, {p.problem.q, p.problem.d}}};
-  std::atomic<uint64_t> prepared{0};  // never: another range takes other shared memory
+  static std::atomic<uint64_t> prepared{0};
   const auto kernel = dkv_kernel<P>;
-  prefer_shared_memory(kernel, static_cast<int>(DkvWeights::shared_bytes(p.dkv.range)), prepared);
+  // All that a block can have: how much a launch takes follows from its range of columns.
+  prefer_shared_memory(kernel, current_architecture().block_shared_bytes, prepared);
   const dim3 grid =
       grid_of(ceil_div<int64_t>(p.a.cols, p.dkv.range), 1, p.head_count, "attention_dkv");
   launch_shared("attention_dkv", kernel, grid, DkvBlock<P>::kThreads,
