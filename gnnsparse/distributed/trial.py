@@ -21,8 +21,8 @@ from gnnsparse.preprocess.api import prepare
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 
-#: Names of methods that change a tensor in place; what reads one among them does no harm.
-_CHANGES = re.compile(r"[a-z]\w*_|__i\w+__|__setitem__")
+#: Names of methods that change the numbers of a tensor in place; what reads one among them does no harm.
+_CHANGES = re.compile(r"(?!requires_grad_|detach_)[a-z]\w*_|__i\w+__|__setitem__")
 #: Nodes of the operand that a model is tried on.
 _NODES = 8
 
@@ -91,7 +91,7 @@ class _Restored(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch, after what it may change has been copied."""
@@ -104,14 +104,17 @@ class _Restored(TorchFunctionMode):
             changed += args[:1]
         for x in changed:
             if isinstance(x, torch.Tensor) and id(x) not in self._before:
-                self._before[id(x)] = x, x.detach().clone()
+                # What it holds is seen through a tensor of its own, as its shape may be changed in place too.
+                self._before[id(x)] = x, x.detach(), x.detach().clone()
         return func(*args, **kwargs)
 
     def __exit__(self, *problem: Any) -> None:
         super().__exit__(*problem)
         with torch.no_grad():
-            for x, before in self._before.values():
-                x.copy_(before)
+            for _, held, before in self._before.values():
+                # Tensors of inference mode are of the call itself, and can't be changed here.
+                if not held.is_inference():
+                    held.copy_(before)
 
 
 def tried(trial: Callable[[SparseOperand], object], ranks: int, weighted: bool, **options: Any) -> Found:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
+from gnnsparse import spmm
 from gnnsparse.distributed.trial import tried
 from gnnsparse.nn import GCNConv
 
@@ -55,3 +57,26 @@ def test_a_trial_that_fails_is_restored() -> None:
     assert found.obstacle == "a trial on 8 nodes failed: ValueError: for another graph"
     assert torch.equal(norm.running_mean, torch.zeros(3))
     assert int(norm.num_batches_tracked) == 0
+
+
+@pytest.mark.parametrize("change", ["squeeze_", "t_", "resize_", "requires_grad_", "inference_mode"])
+def test_a_trial_may_change_more_than_numbers(change: str) -> None:
+    def trial(adj: Any) -> None:
+        nodes = adj.shape[1]
+        with torch.inference_mode(change == "inference_mode"):
+            x = torch.zeros(nodes, 4)
+            match change:
+                case "squeeze_":
+                    x = torch.zeros(nodes, 4, 1).squeeze_(-1)
+                case "t_":
+                    x = torch.zeros(4, nodes).t_()
+                case "resize_":
+                    x = torch.zeros(0).resize_(nodes, 4).zero_()
+                case "requires_grad_":
+                    x = torch.zeros(1, 4).expand(nodes, 4).requires_grad_()
+                case _:
+                    x.add_(1)
+            spmm(adj, x)
+
+    found = tried(trial, 2, False)
+    assert (found.widths, found.obstacle) == ([4], None)
