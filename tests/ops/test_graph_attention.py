@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseGraph
+from gnnsparse.data.graph_batches import BlockBatches
 from gnnsparse.ops.attention import api
 from gnnsparse.ops.attention.unfused import by_products
 from gnnsparse.testing import assert_all_accurate, random_graph
@@ -149,6 +151,25 @@ def test_random_graphs_by_the_reference_with_its_dropout(device: str, score: str
             torch.manual_seed(1)
             found.append(gnnsparse.graph_attention(a, *given, dropout_p=dropout_p, impl=impl, **how))
         assert torch.allclose(*found, atol=1e-5)
+
+
+def test_padding_has_no_part_in_gradients_of_additive_scores() -> None:
+    """Of a batch of blocks in static buffers, whose last nonzeros belong to no row."""
+    torch.manual_seed(3)
+    starts = [0, 5, 12, 18]
+    blocks = [torch.randint(a, b, (2, 15)).unique(dim=1) for a, b in itertools.pairwise(starts)]
+    whole = gnnsparse.prepare(torch.cat(blocks, 1), num_nodes=starts[-1], cache=False)
+    batch = BlockBatches(whole, torch.tensor(starts)).padded(2, 20, 60)
+    batch.chosen[:2] = torch.tensor([2, 0])
+    batch.assemble()
+    leaves = [torch.randn(20, *of, requires_grad=True) for of in ((H,), (H,), (H, D))]
+    for count in range(3):
+        torch.full((60, H), 10.0 ** (3 * count))  # in memory that is not written
+        found, plain = (
+            gradients(gnnsparse.graph_attention(batch.adj, *leaves, score="additive", impl=impl), leaves)
+            for impl in ("auto", "cpu")
+        )
+        torch.testing.assert_close(found, plain)
 
 
 @pytest.mark.parametrize(("density", "features"), [(0.1, None), (0.1, H), (0.1, 1), (0.9, None)])

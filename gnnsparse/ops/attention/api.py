@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_number, check_share, check_tensor
+from gnnsparse.formats.csr import PaddedCsr
 from gnnsparse.ops.arguments import check_fits, check_operand, dtypes_of, resolve_impl
 from gnnsparse.ops.attention import schema
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall, to_edges, to_heads
@@ -430,6 +431,8 @@ def _suits_products(call: GraphCall) -> bool:
     """
     a, operand = call.arrays, call.operand
     if call.score != "additive" or operand.precision is not Precision.FP32 or path().takes(operand.device):
+        return False
+    if isinstance(operand.kernels.csr, PaddedCsr):  # nothing writes the gradients of its padding's weights
         return False
     if a.bias is not None or call.dropout_p > 0 or call.clamp or call.is_causal or not call.normalize:
         return False
