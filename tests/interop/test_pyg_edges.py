@@ -139,6 +139,38 @@ def test_products_of_a_tensor_are_one(pair: bool, most: int) -> None:
     assert "aten::slice_backward" not in counts
 
 
+class _Quantized(torch.Tensor):
+    """A weight that has linear products, and no other operation that makes one of several."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.cat:
+            raise TypeError("no concatenation of quantized weights")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class _TwoLinear(pyg.MessagePassing):
+    def __init__(self) -> None:
+        super().__init__(aggr="sum")
+        self.a, self.b = torch.nn.Linear(WIDTH, 6), torch.nn.Linear(WIDTH, 6)
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.propagate(edges, x=x)
+        return found
+
+    def message(self, x_i: torch.Tensor, x_j: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.a(x_i) + self.b(x_j))
+
+
+def test_weights_of_a_subclass_are_multiplied_by_themselves() -> None:
+    edges = edges_of(SOURCES, SOURCES)
+    theirs, x = _TwoLinear(), torch.randn(SOURCES, WIDTH)
+    ours = interop.accelerate(copy.deepcopy(theirs), convert="always")
+    for linear in (ours.a, ours.b):
+        linear.weight = torch.nn.Parameter(linear.weight.detach().as_subclass(_Quantized))
+    torch.testing.assert_close(ours(x, edges), theirs(x, edges))
+
+
 def test_the_first_call_of_a_layer_without_sizes_is_as_those_that_follow() -> None:
     """PyG's code runs once, as it finds out the sizes."""
     tensors = inputs(edges := edges_of(SOURCES, SOURCES))

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch_geometric.nn.conv.ppf_conv import point_pair_features
 
 from gnnsparse.interop.pyg.message import NotShown
+from gnnsparse.ops.dispatch import is_plain
 from gnnsparse.ops.edges.program import Code, Input
 from gnnsparse.ops.edges.trace import Message, renumbered
 
@@ -226,6 +227,8 @@ def multiply(message: EdgeMessage, layer: Any, given: dict[Any, Any]) -> None:
         if len(products) < 2:
             continue
         weights = [tensor_of(product.weight, layer, given) for product in products]
+        if not is_plain(*weights):  # a subclass, as of quantized weights, may have no products but its own
+            continue
         sizes = [weight.shape[0] for weight in weights]
         biases = [tensor_of(product.bias, layer, given) for product in products if product.bias is not None]
         if biases and len(biases) < len(products):
