@@ -38,7 +38,9 @@ def step():
     y = gnnsparse.spmm(A, x, gnnsparse.edge_softmax(A, gnnsparse.sddmm(A, x, x)))
     z = gnnsparse.attention(A, y, y, y)
     s = h[..., 0]
-    (z.sum() + gnnsparse.graph_attention(A, s, s, h, score="additive").sum()).backward()
+    # With dropout, as a CPU computes it by other operations without.
+    y = gnnsparse.graph_attention(A, s, s, h, score="additive", dropout_p=0.5)
+    (z.sum() + y.sum()).backward()
     gnnsparse.spmm(A, x, reduce="max").sum().backward()
 step()
 with torch.profiler.profile() as profiler:
