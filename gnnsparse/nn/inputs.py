@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
 
 from gnnsparse.errors import bad_type, bad_value, check_integer
 from gnnsparse.sparse.operand import SparseOperand
@@ -116,7 +121,10 @@ def _counts(sources: int, targets: int | None) -> str:
 def is_watched(module: torch.nn.Module) -> bool:
     """Return whether hooks, its own or of all modules, see a module's calls, or a `forward` was set in it."""
     return bool(
-        _has_any_global_hook()
+        _global_forward_hooks
+        or _global_forward_pre_hooks
+        or _global_backward_hooks
+        or _global_backward_pre_hooks
         or "forward" in module.__dict__
         or module._forward_hooks
         or module._forward_pre_hooks
