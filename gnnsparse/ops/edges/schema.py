@@ -419,7 +419,7 @@ class _EagerFunction(torch.autograd.Function):
         outputs = run(tensors)
         ctx.operand, ctx.function = operand, function
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *[outputs[k] for k in _saved_numbers(function)])
+        ctx.save_for_backward(*tensors, *_saved(function, outputs))
         return tuple(outputs[: len(function.results)])
 
     @staticmethod
