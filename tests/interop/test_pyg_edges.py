@@ -171,6 +171,28 @@ def test_weights_of_a_subclass_are_multiplied_by_themselves() -> None:
     torch.testing.assert_close(ours(x, edges), theirs(x, edges))
 
 
+class _Overwritten(pyg.MessagePassing):
+    def __init__(self) -> None:
+        super().__init__(aggr="sum")
+        self.a, self.b, self.c = (torch.nn.Linear(n, 6) for n in (5, 5, WIDTH))
+        self.drop = torch.nn.Dropout(0.5, inplace=True)
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        found: torch.Tensor = self.propagate(edges, x=x, e=e)
+        return found
+
+    def message(self, x_j: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        return self.a(e) + self.c(x_j) + self.b(self.drop(e))
+
+
+def test_dropout_in_place_has_no_part_in_what_came_before() -> None:
+    edges = edges_of(SOURCES, SOURCES)
+    theirs, x, e = _Overwritten(), torch.randn(SOURCES, WIDTH), torch.randn(edges.shape[1], 5)
+    ours = interop.accelerate(copy.deepcopy(theirs), convert="always")
+    torch.testing.assert_close(ours(x, edges, e.clone()), theirs(x, edges, e.clone()))
+
+
 def test_the_first_call_of_a_layer_without_sizes_is_as_those_that_follow() -> None:
     """PyG's code runs once, as it finds out the sizes."""
     tensors = inputs(edges := edges_of(SOURCES, SOURCES))

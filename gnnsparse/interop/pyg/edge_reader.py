@@ -401,7 +401,7 @@ class EdgeReader(Reader):
         if kind in (torch.nn.Sequential, MLP) and part.options:
             for path, child in part.options:
                 x = self._called(_Module((*module.path, *path.split(".")), child), x, is_fresh)
-                is_fresh = child.kind in (torch.nn.Linear, Linear, *_NORMS)
+                is_fresh = child.kind in (torch.nn.Linear, Linear, *_NORMS, *_MODULES)
             return x
         if kind in _NORMS or (kind is torch.nn.Dropout and part.options):
             side, source = self._alone(x)
@@ -409,6 +409,8 @@ class EdgeReader(Reader):
                 raise NotShown  # it depends on how often a node is
             made = ("module", module.path, source)
             if kind is torch.nn.Dropout:
+                if part.options[1] and not is_fresh:
+                    raise NotShown  # what else is made of the rows would be of those that it overwrites
                 if self._dropped is not None and not uses(source, self._dropped):
                     raise NotShown  # they might draw their numbers in another order
                 self._dropped = made

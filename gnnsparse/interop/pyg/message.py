@@ -196,7 +196,7 @@ class Part(NamedTuple):
 
     `options`: what it computes by. Of a linear layer (inputs, outputs, whether there is a bias), nothing as
     long as it has no sizes; the constants of an activation; the parts of a list, or those that an MLP applies
-    in turn, with their paths; of dropout that drops something its probability; the shape of a parameter.
+    in turn, with their paths; of dropout that drops something its own; the shape of a parameter.
     """
 
     kind: type
@@ -219,7 +219,7 @@ def _part(of: Any) -> Part:
     elif kind is MLP:
         options = tuple((path, _part(of.get_submodule(path))) for path in _steps_of(of))
     elif kind is torch.nn.Dropout:
-        options = (own["p"],) if own["training"] and own["p"] > 0 else ()
+        options = (own["p"], own["inplace"]) if own["training"] and own["p"] > 0 else ()
     elif weight is not None:
         if not torch.nn.parameter.is_lazy(weight) and weight.dim() == 2:
             options = (weight.shape[1], weight.shape[0], of._parameters.get("bias") is not None)
