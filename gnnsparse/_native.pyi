@@ -887,6 +887,9 @@ class SampleDraw:
     replaces: bool
     def __init__(self, rule: int, fanout: int, seed: int, step: int, layer: int, loops: bool) -> None: ...
 
+class SampleRows:
+    def __init__(self, targets: torch.Tensor, used: _Array, windows: _Array, trees: _Array) -> None: ...
+
 class SampleDrawn:
     def __init__(self, places: _Array, copies: _Array, keys: _Array) -> None: ...
 
@@ -894,7 +897,7 @@ def running_sums(a: Csr, weights: torch.Tensor, running: torch.Tensor, threads: 
 def draw_neighbors(
     graph: SampleGraph,
     draw: SampleDraw,
-    targets: torch.Tensor,
+    rows: SampleRows,
     drawn: SampleDrawn,
     indptr: torch.Tensor,
     threads: int,
@@ -902,7 +905,7 @@ def draw_neighbors(
 def gather_neighbors(
     graph: SampleGraph,
     draw: SampleDraw,
-    targets: torch.Tensor,
+    rows: SampleRows,
     drawn: SampleDrawn,
     indptr: torch.Tensor,
     nodes: torch.Tensor,
@@ -922,22 +925,20 @@ def draw_negatives(a: Csr, draw: SampleDraw, first: int, pairs: torch.Tensor, th
 def cuda_draw_neighbors(
     graph: SampleGraph,
     draw: SampleDraw,
-    targets: torch.Tensor,
+    rows: SampleRows,
     drawn: SampleDrawn,
     counts: torch.Tensor,
-    used: _Array,
     stream: int,
 ) -> None: ...
 def cuda_gather_neighbors(
     graph: SampleGraph,
     draw: SampleDraw,
-    targets: torch.Tensor,
+    rows: SampleRows,
     drawn: SampleDrawn,
     indptr: torch.Tensor,
     nodes: torch.Tensor,
     edges: torch.Tensor,
     copies: _Array,
-    used: _Array,
     stream: int,
 ) -> None: ...
 def cuda_mark_first(

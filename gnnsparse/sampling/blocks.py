@@ -17,9 +17,11 @@ from gnnsparse.sampling.draws import (
     Drawn,
     LayerDraw,
     Neighbourhood,
+    Nodes,
     Numbering,
     draw_edges,
     launch,
+    merge_repeats,
     refuse_repeat,
 )
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
@@ -42,17 +44,26 @@ class Layer:
     sources: torch.Tensor  # int32 [sources], the node of each number
     numbers: torch.Tensor  # int32 [edges], the number of the source of each edge
     longest: tuple[int, int] | None = None  # numbers of edges that no row and no source exceeds, if known
+    trees: torch.Tensor | None = None  # int32 [sources] of a disjoint sample, the seed of each
 
 
 def draw_in_turn(
-    graph: Neighbourhood, numbering: Numbering, seeds: torch.Tensor, draws: Sequence[LayerDraw]
+    graph: Neighbourhood,
+    numbering: Numbering,
+    seeds: Nodes,
+    draws: Sequence[LayerDraw],
+    times: torch.Tensor | None = None,
 ) -> list[Layer]:
-    """Draw the layers of a sample, on a GPU with several waits for each; a repeated seed is a ValueError."""
+    """Draw the layers of a sample, on a GPU with several waits for each.
+
+    A seed that is repeated is a ValueError, unless each has a tree. `times` are those of the seeds.
+    """
     layers, targets = [], seeds
     for layer in draws:
-        drawn = draw_edges(graph, targets, layer)
-        sources, numbers = numbering.number(targets if graph.is_square else targets[:0], drawn.nodes)
-        layers.append(Layer(targets, drawn, sources, numbers))
+        drawn = draw_edges(graph, targets, layer, times=times)
+        known = targets if graph.is_square else targets.between(0, 0)
+        sources, numbers = numbering.extend(known, targets.sources(drawn))
+        layers.append(Layer(targets.ids, drawn, sources.ids, numbers, trees=sources.trees))
         targets = sources
     return layers
 
@@ -81,7 +92,7 @@ def draw_at_once(
     used: torch.Tensor | None = None  # int32 [1], how many of the targets there are; None: all
     with numbering.using_places() as place:
         for number, layer in enumerate(draws):
-            drawn = draw_edges(graph, targets, layer, used, waits=False)
+            drawn = draw_edges(graph, Nodes(targets), layer, used, waits=False)
             numbers = torch.empty_like(drawn.nodes)
             own, own_used = (targets, used) if graph.is_square else (targets[:0], None)
             rank = torch.empty(own.numel() + numbers.numel(), dtype=torch.int32, device=seeds.device)
@@ -172,12 +183,15 @@ class Block:
             sources are nodes of one kind, the first sources are the targets.
         edge_ids: int64 [nnz] in the operand's order, for each nonzero the edge of the graph, as they were
             given; of repeated edges the first; -1 for a self-loop that was added. None: they are not kept.
+        trees: int64 [sources], the position of the seed in whose tree each source is, which are the targets'
+            first; a node that several trees have is several sources. None: the sample is not disjoint.
     """
 
     adj: SparseOperand
     targets: torch.Tensor
     sources: torch.Tensor
     edge_ids: torch.Tensor | None = None
+    trees: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,14 +207,17 @@ class BlockArrays:
     row_scale: torch.Tensor | None = None  # float32 [targets], factors of the rows
     edge_ids: torch.Tensor | None = None  # see Block
     longest: tuple[int, int] | None = None  # numbers of nonzeros that no row and no column exceeds, if known
+    trees: torch.Tensor | None = None  # int32 [sources], see Block
 
 
 def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> BlockArrays:
     """Make the arrays of a block of edges that were drawn."""
-    drawn, sources = layer.drawn, layer.sources
+    drawn, sources, numbers = layer.drawn, layer.sources, layer.numbers
     values, row_scale = graph.weigh(layer.targets, drawn)
+    if graph.repeats:
+        drawn, numbers, values = merge_repeats(drawn, numbers, values)
     # What is transposed twice has ascending columns in every row, without any comparison.
-    transposed, first = Csr(drawn.indptr, layer.numbers, sources.numel()).transpose()
+    transposed, first = Csr(drawn.indptr, numbers, sources.numel()).transpose()
     csr, second = transposed.transpose()
     edge_ids = None
     if values is not None or keep_edge_ids:
@@ -209,8 +226,9 @@ def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> Block
         edge_ids = graph.edge_ids(drawn.edges[order]) if keep_edge_ids else None
     index = inverse(second)
     return BlockArrays(
-        layer.targets, sources, csr, transposed, index, values, row_scale, edge_ids, layer.longest
-    )
+        layer.targets, sources, csr, transposed, index, values, row_scale, edge_ids, layer.longest,
+        layer.trees,
+    )  # fmt: skip
 
 
 def prepare_block(

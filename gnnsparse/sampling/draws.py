@@ -8,22 +8,24 @@ the same.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from gnnsparse import _native
-from gnnsparse.errors import bad_value
+from gnnsparse.errors import bad_type, bad_value, check_array
 from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import SparseGraph, merge_values, value_tensor
 
-_NO_PLACE = 2**31 - 1
+_NO_PLACE, _MOST = 2**31 - 1, 2**63 - 1
+
+Key = TypeVar("Key")
 
 
 class Rule:
@@ -41,6 +43,29 @@ class LayerDraw:
     row_edges: int | None  # most edges of a row, a self-loop that is added included; None: as many as it has
 
 
+class Nodes(NamedTuple):
+    """Nodes, and of a disjoint sample the seed in whose tree each is: the same node may be in several."""
+
+    ids: torch.Tensor  # int32 [nodes]
+    trees: torch.Tensor | None = None  # int32 [nodes], the seed's position
+
+    def between(self, begin: int, end: int) -> Nodes:
+        """Return a part of them."""
+        return Nodes(self.ids[begin:end], None if self.trees is None else self.trees[begin:end])
+
+    def sources(self, drawn: Drawn) -> Nodes:
+        """Return the sources of the edges that were drawn of these nodes."""
+        if self.trees is None:
+            return Nodes(drawn.nodes)
+        return Nodes(drawn.nodes, _by_edge(self.trees, drawn.indptr.diff(), drawn.nodes))
+
+
+def join(nodes: Sequence[Nodes]) -> Nodes:
+    """Return nodes one after another."""
+    trees = [found.trees for found in nodes if found.trees is not None]
+    return Nodes(torch.cat([found.ids for found in nodes]), torch.cat(trees) if trees else None)
+
+
 @dataclass(frozen=True, eq=False)
 class Drawn:
     """The edges that were drawn, row by row."""
@@ -50,6 +75,13 @@ class Drawn:
     edges: torch.Tensor  # int64 [edges], its nonzero in the matrix; -1: a self-loop that was added
     copies: torch.Tensor | None  # float32 [edges], how often it was drawn; None: once
 
+    def repeated(self, copies: torch.Tensor) -> Drawn:
+        """Return the edges with each as often as `copies` says."""
+        times = copies.long()
+        ends = torch.nn.functional.pad(times.cumsum(0), (1, 0))
+        nodes, edges = (array.repeat_interleave(times) for array in (self.nodes, self.edges))
+        return Drawn(ends[self.indptr], nodes, edges, None)
+
 
 def running_sums(csr: Csr, weights: torch.Tensor) -> torch.Tensor:
     """Return the sums of weights, float32 [nnz], from each row's first edge on, float64 [nnz]."""
@@ -57,6 +89,42 @@ def running_sums(csr: Csr, weights: torch.Tensor) -> torch.Tensor:
     running = torch.empty(csr.nnz, dtype=torch.float64, device="cpu")
     _native.running_sums(host.view, weights.cpu(), running, torch.get_num_threads())
     return running.to(weights.device)
+
+
+def time_tensor(name: str, given: Any, count: int, device: torch.device) -> torch.Tensor:
+    """Return times [count], int64 or float64, of a tensor, an array or a list of numbers."""
+    accepted = f"{count} integers or floating-point numbers, which are times"
+    times = given if isinstance(given, torch.Tensor) else torch.from_numpy(check_array(name, given, accepted))
+    if times.dtype not in (torch.int32, torch.int64, torch.float32, torch.float64):
+        bad_type(name, times, accepted)
+    if times.shape != (count,):
+        bad_value(name, f"has shape {tuple(times.shape)}; accepted: ({count},)")
+    if times.device != device:
+        bad_value(name, f"is on {times.device}; accepted: {device}")
+    times = times.detach().to(torch.float64 if times.is_floating_point() else torch.int64)
+    if times.is_floating_point() and bool(times.isnan().any()):  # later than all, and no time
+        bad_value(name, f"element {int(times.isnan().nonzero()[0])} is nan; accepted: {accepted}")
+    return times
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """When the edges of a matrix came, which are in order of time in each row."""
+
+    moments: torch.Tensor  # int64 or float64 [moments], the different times, ascending
+    keys: torch.Tensor  # int64 [nnz], ascending: row * moments + the number of the edge's time
+    newest: bool  # whether as many edges as are drawn are the last ones
+
+    def windows(
+        self, indptr: torch.Tensor, targets: torch.Tensor, times: torch.Tensor, fanout: int
+    ) -> torch.Tensor:
+        """Return for each target the first edge that it may draw and how many there are, int64 [rows, 2]."""
+        rows, moments = targets.long(), self.moments.numel()
+        past = torch.searchsorted(self.moments, times, right=True)
+        begin, end = indptr[rows], torch.searchsorted(self.keys, rows * moments + past)
+        if self.newest and fanout > 0:
+            begin = torch.maximum(begin, end - fanout)
+        return torch.stack([begin, end - begin], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +141,8 @@ class Neighbourhood:
     edge_of_nonzero: torch.Tensor | None = None
     weights: torch.Tensor | None = None  # float32 [nnz], by which edges are drawn
     running: torch.Tensor | None = None  # float64 [nnz], see `running_sums`, for draws with replacement
+    clock: Clock | None = None  # None: edges have no times
+    repeats: bool = False  # whether rows may have several edges of one source
 
     @classmethod
     def make(
@@ -92,18 +162,40 @@ class Neighbourhood:
         return dataclasses.replace(made, edge_of_nonzero=first, weights=drawn_by, running=running)
 
     @classmethod
-    def make_of_edges(cls, graph: SparseGraph, weights: Any, *, replace: bool) -> Neighbourhood:
-        """Make one with a nonzero for each edge given: those of a row by source, then as they were given."""
+    def make_of_edges(
+        cls,
+        graph: SparseGraph,
+        weights: Any,
+        *,
+        replace: bool,
+        times: torch.Tensor | None = None,
+        newest: bool = False,
+        normalization: str | None = None,
+        values: torch.Tensor | None = None,
+    ) -> Neighbourhood:
+        """Make one with a nonzero for each edge given: those of a row by source, then as they were given.
+
+        With `times`, int64 or float64 [edges], they are by time in place of the source. `values`, float32
+        [edges], are the edges' weights.
+        """
         drawn_by = _edge_weights(graph, weights)
-        nonzeros, csr, order = graph.nnz_index_of_edge, graph.csr, None
-        if nonzeros is not None:
-            order = torch.argsort(nonzeros, stable=True)
-            copies = torch.bincount(nonzeros.long(), minlength=graph.nnz)
-            first = torch.nn.functional.pad(copies.cumsum(0), (1, 0))
-            csr = Csr(first[csr.indptr], csr.indices.repeat_interleave(copies), csr.cols)
-            drawn_by = None if drawn_by is None else drawn_by[order]
+        nonzeros, csr, order, clock = graph.nnz_index_of_edge, graph.csr, None, None
+        if nonzeros is not None or times is not None:
+            at = torch.arange(graph.nnz, device=graph.device) if nonzeros is None else nonzeros.long()
+            keys = at
+            if times is not None:
+                moments, number = times.unique(return_inverse=True)
+                keys = csr.row_index()[at] * moments.numel() + number
+            order = torch.argsort(keys, stable=True)
+            clock = None if times is None else Clock(moments, keys[order], newest)
+            first = torch.nn.functional.pad(torch.bincount(at, minlength=graph.nnz).cumsum(0), (1, 0))
+            csr = Csr(first[csr.indptr], csr.indices[at[order]], csr.cols)
+            drawn_by, values = (None if given is None else given[order] for given in (drawn_by, values))
         running = None if drawn_by is None or not replace else running_sums(csr, drawn_by)
-        return cls(csr, edge_of_nonzero=order, weights=drawn_by, running=running)
+        return cls(
+            csr, normalization, values, edge_of_nonzero=order, weights=drawn_by, running=running, clock=clock,
+            repeats=graph.nnz < graph.num_edges,
+        )  # fmt: skip
 
     @property
     def is_square(self) -> bool:
@@ -211,21 +303,30 @@ def _by_edge(of_row: torch.Tensor, counts: torch.Tensor, edges: torch.Tensor) ->
 
 def draw_edges(
     graph: Neighbourhood,
-    targets: torch.Tensor,
+    targets: Nodes,
     layer: LayerDraw,
     used: torch.Tensor | None = None,
     *,
+    times: torch.Tensor | None = None,
     waits: bool = True,
 ) -> Drawn:
-    """Draw edges of rows, int32 [rows]. On a GPU the host waits once, to learn their number.
+    """Draw edges of rows. On a GPU the host waits once, to learn their number.
 
-    If it is not to wait, the arrays have room for the most edges, and `used`, int32 [1], says for how many of
-    the rows they are drawn; None: for all.
+    `times` [seeds] are those of the trees, after which no edge is drawn of a graph whose edges have times.
+    If the host is not to wait, the arrays have room for the most edges, and `used`, int32 [1], says for how
+    many of the rows they are drawn; None: for all.
     """
-    device, draw, rows = graph.csr.device, layer.draw, targets.numel()
+    device, draw, rows = graph.csr.device, layer.draw, targets.ids.numel()
+    windows = None
+    if graph.clock is not None:
+        assert times is not None
+        assert targets.trees is not None
+        own = times[targets.trees.long()]
+        windows = graph.clock.windows(graph.csr.indptr, targets.ids, own, layer.fanout)
     slots = rows * layer.fanout if draw.draws_first else 0
     given = (
-        _native.SampleGraph(graph.csr.view, graph.weights, graph.running), draw, targets,
+        _native.SampleGraph(graph.csr.view, graph.weights, graph.running), draw,
+        _native.SampleRows(targets.ids, used, windows, targets.trees),
         _native.SampleDrawn(
             torch.empty(slots, dtype=torch.int32, device=device),
             torch.empty(slots if draw.replaces else 0, dtype=torch.int32, device=device),
@@ -236,7 +337,7 @@ def draw_edges(
     on_gpu, threads = path().takes(device), torch.get_num_threads()
     if on_gpu:
         counts = indptr[1:]
-        launch(device, "cuda_draw_neighbors", *given, counts, used)
+        launch(device, "cuda_draw_neighbors", *given, counts)
         counts.cumsum_(0)
     else:
         _native.draw_neighbors(*given, indptr, threads)
@@ -249,10 +350,27 @@ def draw_edges(
     )
     arrays = drawn.indptr, drawn.nodes, drawn.edges, drawn.copies
     if on_gpu:
-        launch(device, "cuda_gather_neighbors", *given, *arrays, used)
+        launch(device, "cuda_gather_neighbors", *given, *arrays)
     else:
         _native.gather_neighbors(*given, *arrays, threads)
     return drawn
+
+
+def merge_repeats(
+    drawn: Drawn, numbers: torch.Tensor, values: torch.Tensor | None
+) -> tuple[Drawn, torch.Tensor, torch.Tensor | None]:
+    """Merge edges of a row from one source, whose number is int32 [edges]: the weights are added up.
+
+    The first of them in the graph stands for all. The result is the edges, their numbers and weights.
+    """
+    rows = drawn.indptr.numel() - 1
+    row = torch.repeat_interleave(drawn.indptr.diff(), output_size=numbers.numel())
+    keys, index = (row << 31 | numbers).unique(return_inverse=True)
+    edges = torch.full_like(keys, _MOST).scatter_reduce_(0, index, drawn.edges, "amin")
+    bounds = torch.arange(rows + 1, dtype=torch.int64, device=numbers.device) << 31
+    indptr = torch.searchsorted(keys, bounds)
+    numbers = (keys & _NO_PLACE).to(torch.int32)
+    return Drawn(indptr, numbers, edges, None), numbers, merge_values(values, index, keys.numel())
 
 
 def launch(device: torch.device, name: str, *arguments: Any) -> None:
@@ -303,6 +421,27 @@ class Numbering:
             refuse_repeat(targets)
         return sources[:count].clone(), numbers
 
+    def extend(self, known: Nodes, found: Nodes) -> tuple[Nodes, torch.Tensor]:
+        """Number nodes behind those that are known, as `number` does, in the trees of a disjoint sample.
+
+        The result is the node of each number, and the number of each of the nodes found, int32 [found].
+        """
+        if known.trees is None or found.trees is None:
+            sources, numbers = self.number(known.ids, found.ids)
+            return Nodes(sources), numbers
+        # Of each pair of a tree and a node the first place, and how many first places come before it.
+        everything = join([known, found])
+        assert everything.trees is not None
+        keys = everything.trees.long() * self.place.numel() + everything.ids
+        different, index = keys.unique(return_inverse=True)
+        places = torch.arange(keys.numel(), dtype=torch.int64, device=keys.device)
+        first = torch.full_like(different, keys.numel()).scatter_reduce_(0, index, places, "amin")
+        first, order = first.sort()
+        numbers = torch.empty_like(order, dtype=torch.int32)
+        numbers[order] = torch.arange(order.numel(), dtype=torch.int32, device=keys.device)
+        ids, trees = everything.ids[first], everything.trees[first]
+        return Nodes(ids, trees), numbers[index[known.ids.numel() :]]
+
 
 def _number_on_gpu(
     targets: torch.Tensor, nodes: torch.Tensor, place: torch.Tensor, numbers: torch.Tensor
@@ -324,6 +463,67 @@ def _number_on_gpu(
     if rows and distinct != rows:
         refuse_repeat(targets)
     return sources
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """Edges from nodes of one type to nodes of one type, of which hops are drawn."""
+
+    source: str
+    target: str
+    graph: Neighbourhood
+    draws: Sequence[LayerDraw | None]  # one for each hop; None: it draws nothing
+
+
+@dataclass(eq=False)
+class Hops:
+    """The edges of a relation that hops have drawn, or the nodes of a type that they have reached."""
+
+    counts: list[int]  # of each hop; of nodes the seeds first
+    pairs: list[torch.Tensor]  # of edges, int64 [2, edges]: sources over targets, as positions in the nodes
+    edges: list[torch.Tensor]  # int64 [edges], the edges as they were given
+
+
+def draw_hops(
+    relations: Mapping[Key, Relation],
+    numberings: Mapping[str, Numbering],
+    seeds: Mapping[str, Nodes],
+    times: torch.Tensor | None = None,
+) -> tuple[dict[str, Nodes], dict[str, list[int]], dict[Key, Hops]]:
+    """Draw edges for the nodes that each hop reaches first, as one graph of nodes of several types.
+
+    The result is the nodes of each type, the seeds first, how many each hop reached, and the edges. `times`
+    [seeds] are those of the seeds of all types, one after another.
+    """
+    nodes = dict(seeds)
+    counts = {kind: [0, found.ids.numel()] for kind, found in seeds.items()}
+    edges: dict[Key, Hops] = {key: Hops([], [], []) for key in relations}
+    for hop in range(max(len(relation.draws) for relation in relations.values())):
+        reached: dict[str, list[tuple[Key, torch.Tensor, Nodes]]] = {kind: [] for kind in nodes}
+        for key, relation in relations.items():
+            layer, (begin, end) = relation.draws[hop], counts[relation.target][-2:]
+            if layer is None:
+                edges[key].counts.append(0)
+                continue
+            targets = nodes[relation.target].between(begin, end)
+            drawn = draw_edges(relation.graph, targets, layer, times=times)
+            if drawn.copies is not None:
+                drawn = drawn.repeated(drawn.copies)
+            own, found = drawn.edges, targets.sources(drawn)
+            rows = torch.arange(begin, end, dtype=torch.int64, device=own.device)
+            rows = _by_edge(rows, drawn.indptr.diff(), own)
+            edges[key].edges.append(relation.graph.edge_ids(own))
+            edges[key].counts.append(own.numel())
+            reached[relation.source].append((key, rows, found))
+        for kind, parts in reached.items():
+            if parts:
+                known = nodes[kind]
+                nodes[kind], numbers = numberings[kind].extend(known, join([found for _, _, found in parts]))
+                sizes = [rows.numel() for _, rows, _ in parts]
+                for (key, rows, _), of_part in zip(parts, numbers.long().split(sizes), strict=True):
+                    edges[key].pairs.append(torch.stack([of_part, rows]))
+            counts[kind].append(nodes[kind].ids.numel())
+    return nodes, counts, edges
 
 
 def refuse_repeat(seeds: torch.Tensor) -> None:

@@ -28,8 +28,18 @@ from gnnsparse.sampling.blocks import (
     plan_blocks,
     prepare_block,
 )
-from gnnsparse.sampling.draws import LayerDraw, Neighbourhood, Numbering, Rule, draw_edges, draw_negatives
-from gnnsparse.sparse.graph import SparseGraph, index_tensor
+from gnnsparse.sampling.draws import (
+    LayerDraw,
+    Neighbourhood,
+    Nodes,
+    Numbering,
+    Relation,
+    Rule,
+    draw_hops,
+    draw_negatives,
+    time_tensor,
+)
+from gnnsparse.sparse.graph import SparseGraph, index_tensor, merge_values, value_tensor
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
 
@@ -58,6 +68,10 @@ _RULES = {
 #: Values of the argument `method`.
 METHODS = tuple(dict.fromkeys(method for method, _ in _RULES))
 _MOST_STEPS, _MOST_SEED = 2**32 - 1, 2**63 - 1
+#: Values of the argument `temporal_strategy`.
+TEMPORAL_STRATEGIES = ("uniform", "last")
+#: Trees and layers of a disjoint sample that have random words of their own.
+_MOST_TREES, _MOST_LAYERS = 2**24 - 2, 2**8
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +122,7 @@ class Subgraph:
             graph repeats is there as often as it was drawn, each repeat with its own `edge_ids`.
         edge_ids: int64 [edges], the edges of the graph, as they were given.
         num_nodes, num_edges: how many each hop has, that of the seeds, without edges, first in `num_nodes`.
+        trees: int64 [nodes], the position of the seed in whose tree each node is; None: not disjoint.
     """
 
     nodes: torch.Tensor
@@ -115,6 +130,28 @@ class Subgraph:
     edge_ids: torch.Tensor
     num_nodes: list[int]
     num_edges: list[int]
+    trees: torch.Tensor | None = None
+
+
+def edge_sources(graph: SparseGraph) -> torch.Tensor:
+    """Return the source of each edge given, int32 [edges]."""
+    nonzeros, sources = graph.nnz_index_of_edge, graph.csr.indices
+    return sources if nonzeros is None else sources[nonzeros.long()]
+
+
+def _values_of_edges(graph: SparseGraph, edge_weight: Any) -> torch.Tensor | None:
+    """Return the weight of each edge given, float32 [edges]; None: 1 each."""
+    nonzeros = graph.nnz_index_of_edge
+    if edge_weight is not None:
+        return value_tensor("edge_weight", edge_weight, graph.num_edges, graph.device)
+    if graph.values is None or nonzeros is None:
+        return graph.values
+    if graph.nnz < graph.num_edges:
+        if not torch.equal(graph.values, merge_values(None, nonzeros, graph.nnz)):  # type: ignore[arg-type]
+            problem = "is None, and the graph has added up the weights of repeated edges"
+            bad_value("edge_weight", f"{problem}; accepted with times: the weight of each edge given")
+        return None
+    return graph.values[nonzeros.long()]
 
 
 class NeighborSampler:
@@ -145,6 +182,10 @@ class NeighborSampler:
       expectation of a product is that of the whole graph (of "labor" up to the correlation with the number
       of draws, by which is divided), and with fanouts of -1 it is equal. Not for "weighted".
 
+    A disjoint sample has a tree for each seed, which shares no nodes and no random numbers with the others.
+    If edges or nodes have times, samples are disjoint, and a tree has only edges that are not later than its
+    seed: those of the same time count, and nothing of the future reaches a seed.
+
     Args:
         graph: the graph, or a matrix [targets, sources], in a form that `gnnsparse.prepare` takes. A matrix
             that is not square has one layer of its own: targets and sources are nodes of two kinds.
@@ -160,6 +201,11 @@ class NeighborSampler:
         precision: precision of the operands.
         seed: seed of all draws, an integer from 0 to 2^63 - 1.
         keep_edge_ids: whether blocks have `edge_ids`.
+        disjoint: whether samples are disjoint; seeds may then be repeated.
+        edge_time: times of the edges given, integers or floating-point numbers [edges].
+        node_time: times of the nodes [sources], in place of `edge_time`: an edge has that of its source.
+        temporal_strategy: which of the edges that are not too late a row draws from: "uniform", all, or
+            "last", the `fanout` latest (of equal ones the last given).
         device: where blocks are made; None: where the graph is.
 
     Attributes:
@@ -188,6 +234,10 @@ class NeighborSampler:
         precision: Precision | str = "fp32",
         seed: int = 0,
         keep_edge_ids: bool = False,
+        disjoint: bool = False,
+        edge_time: Any = None,
+        node_time: Any = None,
+        temporal_strategy: str = "uniform",
         device: torch.device | str | None = None,
     ) -> None:
         self.fanouts = check_fanouts("fanouts", fanouts)
@@ -211,12 +261,33 @@ class NeighborSampler:
         if given.num_rows != given.num_cols and len(self.fanouts) != 1:
             shape = f"{given.num_rows} x {given.num_cols}"
             bad_value("fanouts", f"has {len(self.fanouts)} numbers for a matrix {shape}; accepted: one")
-        if weights is not None and isinstance(weights, torch.Tensor) and device is not None:
-            weights = weights.to(device)
         given = given if device is None else given.to(device)
-        self._graph = Neighbourhood.make(given, values, weights, replace=self._replace)
-        self._repeating = (given, weights) if given.nnz < given.num_edges else None
-        self._links = given.csr
+        weights, edge_weight, edge_time, node_time = (
+            array.to(given.device) if isinstance(array, torch.Tensor) and device is not None else array
+            for array in (weights, edge_weight, edge_time, node_time)
+        )
+        self._links, self._repeating = given.csr, None
+        self._node_time: torch.Tensor | None = None
+        if node_time is not None:
+            if edge_time is not None:
+                bad_value("node_time", "is given with edge_time; accepted: one of them")
+            self._node_time = time_tensor("node_time", node_time, given.num_cols, given.device)
+            edge_time = self._node_time[edge_sources(given)]
+        newest = check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES) == "last"
+        if edge_time is None:
+            self._graph = Neighbourhood.make(given, values, weights, replace=self._replace)
+            self._repeating = (given, weights) if given.nnz < given.num_edges else None
+        else:
+            if values == "gcn":
+                bad_value("values", "'gcn' weighs by edges of all times; accepted with times: None, mean")
+            self._graph = Neighbourhood.make_of_edges(
+                given, weights, replace=self._replace, normalization=values, newest=newest,
+                times=time_tensor("edge_time", edge_time, given.num_edges, given.device),
+                values=_values_of_edges(given, edge_weight),
+            )  # fmt: skip
+        self._disjoint = check_flag("disjoint", disjoint) or edge_time is not None
+        if self._disjoint and len(self.fanouts) > _MOST_LAYERS:
+            bad_value("fanouts", f"has {len(self.fanouts)} numbers; accepted if disjoint: {_MOST_LAYERS}")
         self.num_nodes = given.num_rows
         self._numbering = Numbering(given.num_cols, given.device)
         self._plans, self._streams = BlockPlans(), Streams(given.device)
@@ -246,12 +317,14 @@ class NeighborSampler:
         return torch.bincount(self._links.indices, minlength=self._links.cols)
 
     @runs_outside
-    def sample(self, seeds: Any, step: int = 0) -> Sample:
+    def sample(self, seeds: Any, step: int = 0, time: Any = None) -> Sample:
         """Draw the neighbourhoods of nodes.
 
         Args:
-            seeds: int32 or int64 [seeds], different nodes; there may be none.
+            seeds: int32 or int64 [seeds], different nodes, unless samples are disjoint; there may be none.
             step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
+            time: times of the seeds [seeds], of the dtype of the edges' or nodes' times, if these have some;
+                None: those that the seeds have, with `node_time`.
 
         Returns:
             A block for each layer.
@@ -261,10 +334,10 @@ class NeighborSampler:
             ValueError: an argument is out of range, on another device, or a seed is repeated.
         """
         given = index_tensor("seeds", seeds)
-        return Sample(self._blocks(self.draw(given, step)), given.long())
+        return Sample(self._blocks(self.draw(given, step, time)), given.long())
 
     @runs_outside
-    def draw(self, seeds: Any, step: int = 0) -> tuple[BlockArrays, ...]:
+    def draw(self, seeds: Any, step: int = 0, time: Any = None) -> tuple[BlockArrays, ...]:
         """Draw what `sample` draws, as arrays of which no operands are made yet.
 
         `sample` documents the arguments and errors.
@@ -272,7 +345,8 @@ class NeighborSampler:
         Returns:
             The arrays of a block for each layer, in the order in which layers run.
         """
-        return self._arrays(self._here("seeds", index_tensor("seeds", seeds)), self._step(step), "seeds")
+        given = self._here("seeds", index_tensor("seeds", seeds))
+        return self._arrays(given, self._step(step), "seeds", self._times(given, time))
 
     @runs_outside
     def operands(self, arrays: Sequence[BlockArrays]) -> list[SparseOperand]:
@@ -293,7 +367,7 @@ class NeighborSampler:
         return [(row if most is None else min(row, most), column) for most in reversed(rows)]
 
     @runs_outside
-    def sample_subgraph(self, seeds: Any, step: int = 0) -> Subgraph:
+    def sample_subgraph(self, seeds: Any, step: int = 0, time: Any = None) -> Subgraph:
         """Draw the neighbourhoods of nodes as one graph, in which each node has neighbours of one draw.
 
         Edges are drawn for the nodes that a hop reaches first, as PyG's NeighborLoader does. Repeated edges
@@ -307,29 +381,19 @@ class NeighborSampler:
         if not self._graph.is_square or self.normalization == "gcn":
             bad_value("values", "of subgraphs: accepted: None, mean, with a square graph")
         nodes = self._nodes("seeds", index_tensor("seeds", seeds))
-        graph, draws = self._of_edges, self._layer_draws(self._step(step))
+        relation = Relation("", "", self._of_edges, self._layer_draws(self._step(step)))
+        times, seed_nodes = self._times(nodes, time), self._trees(nodes)
         if path().takes(self.device):
             self._streams.current()
-        counts, edges, pairs = [0, nodes.numel()], [], []
-        for layer in draws:
-            drawn = draw_edges(graph, nodes[counts[-2] :], layer)
-            nodes, numbers = self._numbering.number(nodes, drawn.nodes)
-            targets = torch.arange(counts[-2], counts[-1], dtype=torch.int64, device=self.device)
-            targets = torch.repeat_interleave(targets, drawn.indptr.diff(), output_size=numbers.numel())
-            found, own = torch.stack([numbers.long(), targets]), drawn.edges
-            if drawn.copies is not None:
-                times = drawn.copies.long()
-                found, own = found.repeat_interleave(times, dim=1), own.repeat_interleave(times)
-            pairs.append(found)
-            edges.append(graph.edge_ids(own))
-            counts.append(nodes.numel())
-        of_hops = [after - before for before, after in itertools.pairwise(counts)]
-        return Subgraph(
-            nodes.long(), torch.cat(pairs, dim=1), torch.cat(edges), of_hops, [len(own) for own in edges]
-        )
+        reached, counts, drawn = draw_hops({"": relation}, {"": self._numbering}, {"": seed_nodes}, times)
+        of_hops = [after - before for before, after in itertools.pairwise(counts[""])]
+        (found, hops) = reached[""], drawn[""]
+        trees = None if found.trees is None else found.trees.long()
+        edge_index, edges = torch.cat(hops.pairs, dim=1), torch.cat(hops.edges)
+        return Subgraph(found.ids.long(), edge_index, edges, of_hops, hops.counts, trees)
 
     @runs_outside
-    def sample_links(self, pairs: Any, negatives: int = 1, step: int = 0) -> LinkSample:
+    def sample_links(self, pairs: Any, negatives: int = 1, step: int = 0, time: Any = None) -> LinkSample:
         """Draw pairs without an edge, and the neighbourhoods of the ends of all pairs.
 
         Args:
@@ -337,6 +401,8 @@ class NeighborSampler:
             negatives: number of pairs without an edge that are drawn for each given pair, uniformly, of two
                 different nodes.
             step: see `sample`.
+            time: times of the pairs [k], see `sample`; pair i of those without an edge has that of the given
+                pair i mod k, whose edge may be one of a later time.
 
         Returns:
             The pairs, as positions in the seeds, and a block for each layer.
@@ -357,9 +423,16 @@ class NeighborSampler:
         draw = _native.SampleDraw(Rule.ALL, 0, self._seed, self._step(step), 0, loops)
         drawn = draw_negatives(self._links, draw, count * negatives)
         ends = torch.cat([ends, drawn.reshape(-1).to(torch.int32)])
-        seeds, numbers = self._numbering.number(ends[:0], ends)
+        seeds, numbers, times = ends, torch.arange(ends.numel(), device=self.device), None
+        if self._disjoint:
+            if time is not None:
+                time = time_tensor("time", time, count, self.device).repeat(1 + negatives)
+                time = time.repeat_interleave(2)
+            times = self._times(seeds, time)
+        else:
+            seeds, numbers = self._numbering.number(ends[:0], ends)
         both = numbers.long().reshape(-1, 2)
-        blocks = self._blocks(self._arrays(seeds, step))
+        blocks = self._blocks(self._arrays(seeds, step, None, times))
         return LinkSample(blocks, seeds.long(), both[:count], both[count:])
 
     def _here(self, name: str, given: torch.Tensor) -> torch.Tensor:
@@ -374,17 +447,46 @@ class NeighborSampler:
     def _step(self, step: Any) -> int:
         return check_integer("step", step, 0, "an integer from 0 to 2^32 - 1", _MOST_STEPS)
 
-    def _arrays(self, seeds: torch.Tensor, step: int, name: str | None = None) -> tuple[BlockArrays, ...]:
+    def _times(self, seeds: torch.Tensor, time: Any) -> torch.Tensor | None:
+        """Return the times of seeds that `time` says, or None if edges have no times."""
+        clock = self._graph.clock
+        if clock is None:
+            if time is not None:
+                bad_value("time", "is given, but edges have no times: edge_time and node_time are None")
+            return None
+        if time is None:
+            if self._node_time is None or not self._graph.is_square:
+                bad_value("time", "is None; accepted: the seeds' times, for edges have times")
+            check_range("seeds", seeds, self.num_nodes, "the number of nodes")
+            return self._node_time[seeds.long()]
+        times = time_tensor("time", time, seeds.numel(), self.device)
+        if times.dtype != clock.moments.dtype:
+            dtype = str(clock.moments.dtype).removeprefix("torch.")
+            bad_type("time", times, f"{dtype}, as the edges' times are")
+        return times
+
+    def _trees(self, seeds: torch.Tensor) -> Nodes:
+        """Return seeds, int32 [seeds], with the tree of each if samples are disjoint."""
+        if not self._disjoint:
+            return Nodes(seeds)
+        if seeds.numel() > _MOST_TREES:
+            bad_value("seeds", f"are {seeds.numel()}; accepted if disjoint: up to {_MOST_TREES}")
+        return Nodes(seeds, torch.arange(seeds.numel(), dtype=torch.int32, device=seeds.device))
+
+    def _arrays(
+        self, seeds: torch.Tensor, step: int, name: str | None = None, times: torch.Tensor | None = None
+    ) -> tuple[BlockArrays, ...]:
         """Draw the blocks of nodes, which are checked as the argument `name`, if it is given."""
         draws = self._layer_draws(step)
         graph, layers = self._graph, None
         if path().takes(self.device):
             self._streams.current()
-            layers = draw_at_once(graph, self._numbering, seeds, draws)
+            if not self._disjoint:
+                layers = draw_at_once(graph, self._numbering, seeds, draws)
         if layers is None:
             if name is not None:
                 check_range(name, seeds, self.num_nodes, "the number of nodes")
-            layers = draw_in_turn(graph, self._numbering, seeds.to(torch.int32), draws)
+            layers = draw_in_turn(graph, self._numbering, self._trees(seeds.to(torch.int32)), draws, times)
         return tuple(arrange(graph, layer, keep_edge_ids=self._keep_edge_ids) for layer in reversed(layers))
 
     def _layer_draws(self, step: int) -> list[LayerDraw]:
@@ -399,7 +501,8 @@ class NeighborSampler:
         blocks = []
         for one in arrays:
             adj = SparseOperand(prepare_block(one, self.normalization, self.precision))
-            blocks.append(Block(adj, one.targets.long(), one.sources.long(), one.edge_ids))
+            trees = None if one.trees is None else one.trees.long()
+            blocks.append(Block(adj, one.targets.long(), one.sources.long(), one.edge_ids, trees))
         if path().takes(self.device):
             plan_blocks(blocks, self._plans, [one.longest for one in arrays])
         return tuple(blocks)

@@ -26,22 +26,23 @@ SampleSources sample_sources(const SampleRows& rows, const Memory& nodes, const 
   return sources;
 }
 
-void draw_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw, const Memory& targets,
-                    const SampleDrawnHandle& drawn, const Memory& counts, const Memory& used,
-                    Address stream) {
-  cuda::draw_neighbors(handle.checked(draw, Place::kGpu), draw, sample_rows(targets, used),
-                       drawn.checked(draw, targets.count, Place::kGpu),
-                       gpu_array<int64_t>(counts, targets.count, "counts"), stream_of(stream));
+void draw_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw,
+                    const SampleRowsHandle& targets, const SampleDrawnHandle& drawn,
+                    const Memory& counts, Address stream) {
+  const SampleRows rows = targets.checked(Place::kGpu);
+  cuda::draw_neighbors(handle.checked(draw, Place::kGpu), draw, rows,
+                       drawn.checked(draw, rows.most, Place::kGpu),
+                       gpu_array<int64_t>(counts, rows.most, "counts"), stream_of(stream));
 }
 
 void gather_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw,
-                      const Memory& targets, const SampleDrawnHandle& drawn, const Memory& indptr,
-                      const Memory& nodes, const Memory& edges, const Memory& copies,
-                      const Memory& used, Address stream) {
-  cuda::gather_neighbors(handle.checked(draw, Place::kGpu), draw, sample_rows(targets, used),
-                         drawn.checked(draw, targets.count, Place::kGpu),
-                         sampled_edges(indptr, targets.count, nodes, edges, copies, Place::kGpu),
-                         stream_of(stream));
+                      const SampleRowsHandle& targets, const SampleDrawnHandle& drawn,
+                      const Memory& indptr, const Memory& nodes, const Memory& edges,
+                      const Memory& copies, Address stream) {
+  const SampleRows rows = targets.checked(Place::kGpu);
+  cuda::gather_neighbors(
+      handle.checked(draw, Place::kGpu), draw, rows, drawn.checked(draw, rows.most, Place::kGpu),
+      sampled_edges(indptr, rows.most, nodes, edges, copies, Place::kGpu), stream_of(stream));
 }
 
 void mark_first(const Memory& targets, const Memory& nodes, const Memory& place,
@@ -106,11 +107,10 @@ void gather_rows(const Memory& rows, const Memory& kept, const Memory& place, co
 void bind_cuda_sampling(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
   m.def("cuda_draw_neighbors", &draw_neighbors, nogil, py::arg("graph"), py::arg("draw"),
-        py::arg("targets"), py::arg("drawn"), py::arg("counts"), py::arg("used"),
-        py::arg("stream"));
+        py::arg("rows"), py::arg("drawn"), py::arg("counts"), py::arg("stream"));
   m.def("cuda_gather_neighbors", &gather_neighbors, nogil, py::arg("graph"), py::arg("draw"),
-        py::arg("targets"), py::arg("drawn"), py::arg("indptr"), py::arg("nodes"), py::arg("edges"),
-        py::arg("copies"), py::arg("used"), py::arg("stream"));
+        py::arg("rows"), py::arg("drawn"), py::arg("indptr"), py::arg("nodes"), py::arg("edges"),
+        py::arg("copies"), py::arg("stream"));
   m.def("cuda_mark_first", &mark_first, nogil, py::arg("targets"), py::arg("nodes"),
         py::arg("place"), py::arg("first"), py::arg("used"), py::arg("indptr"), py::arg("stream"));
   m.def("cuda_number_nodes", &number_nodes, nogil, py::arg("targets"), py::arg("nodes"),

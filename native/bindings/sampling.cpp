@@ -22,26 +22,41 @@ void running_sums(const CsrHandle& a, const Memory& weights, const Memory& runni
                     host_array<double>(running, view.nnz, "running"), require_threads(threads));
 }
 
-void draw_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw, const Memory& targets,
-                    const SampleDrawnHandle& drawn, const Memory& indptr, int threads) {
+SampleRows rows_of(const SampleRowsHandle& handle, const SampleGraph& graph, int threads) {
+  if (handle.used.given) reject("used", "must be None");
+  const SampleRows rows = handle.checked(Place::kHost);
+  nodes_below(handle.targets, graph.a.rows, threads, "targets");
+  for (int64_t i = 0; rows.windows != nullptr && i < rows.most; ++i) {
+    const int64_t* bounds = graph.a.indptr + rows.targets[i];
+    const auto [begin, degree] = window_of(graph, rows, i);
+    if (begin < bounds[0] || begin > bounds[1] || degree < 0 || degree > bounds[1] - begin) {
+      reject("windows", "number " + std::to_string(i) + " is not inside its row");
+    }
+  }
+  return rows;
+}
+
+void draw_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw,
+                    const SampleRowsHandle& targets, const SampleDrawnHandle& drawn,
+                    const Memory& indptr, int threads) {
   const SampleGraph graph = handle.checked(draw, Place::kHost);
-  const int32_t* rows = nodes_below(targets, graph.a.rows, threads, "targets");
-  cpu::draw_neighbors(graph, draw, rows, targets.count,
-                      drawn.checked(draw, targets.count, Place::kHost),
-                      host_array<int64_t>(indptr, targets.count + 1, "indptr"), threads);
+  const SampleRows rows = rows_of(targets, graph, threads);
+  cpu::draw_neighbors(graph, draw, rows, drawn.checked(draw, rows.most, Place::kHost),
+                      host_array<int64_t>(indptr, rows.most + 1, "indptr"), threads);
 }
 
 void gather_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw,
-                      const Memory& targets, const SampleDrawnHandle& drawn, const Memory& indptr,
-                      const Memory& nodes, const Memory& edges, const Memory& copies, int threads) {
+                      const SampleRowsHandle& targets, const SampleDrawnHandle& drawn,
+                      const Memory& indptr, const Memory& nodes, const Memory& edges,
+                      const Memory& copies, int threads) {
   const SampleGraph graph = handle.checked(draw, Place::kHost);
-  const int32_t* rows = nodes_below(targets, graph.a.rows, threads, "targets");
-  const SampleEdges out = sampled_edges(indptr, targets.count, nodes, edges, copies, Place::kHost);
-  bool ascends = out.indptr[0] == 0 && out.indptr[targets.count] == nodes.count;
-  for (int64_t i = 0; i < targets.count; ++i) ascends &= out.indptr[i] <= out.indptr[i + 1];
+  const SampleRows rows = rows_of(targets, graph, threads);
+  const SampleEdges out = sampled_edges(indptr, rows.most, nodes, edges, copies, Place::kHost);
+  bool ascends = out.indptr[0] == 0 && out.indptr[rows.most] == nodes.count;
+  for (int64_t i = 0; i < rows.most; ++i) ascends &= out.indptr[i] <= out.indptr[i + 1];
   if (!ascends) reject("indptr", "must never decrease, from 0 to the number of nodes");
-  cpu::gather_neighbors(graph, draw, rows, targets.count,
-                        drawn.checked(draw, targets.count, Place::kHost), out, threads);
+  cpu::gather_neighbors(graph, draw, rows, drawn.checked(draw, rows.most, Place::kHost), out,
+                        threads);
 }
 
 int64_t number_nodes(const Memory& targets, const Memory& nodes, const Memory& place,
@@ -75,10 +90,10 @@ void bind_sampling(py::module_& m) {
         py::arg("a"), py::arg("weights"), py::arg("running"), py::arg("threads"));
   m.def("draw_neighbors", &draw_neighbors,
         "Counts the edges that are drawn of each target, as offsets, and notes the draws.", nogil,
-        py::arg("graph"), py::arg("draw"), py::arg("targets"), py::arg("drawn"), py::arg("indptr"),
+        py::arg("graph"), py::arg("draw"), py::arg("rows"), py::arg("drawn"), py::arg("indptr"),
         py::arg("threads"));
   m.def("gather_neighbors", &gather_neighbors, "Writes the edges that were drawn.", nogil,
-        py::arg("graph"), py::arg("draw"), py::arg("targets"), py::arg("drawn"), py::arg("indptr"),
+        py::arg("graph"), py::arg("draw"), py::arg("rows"), py::arg("drawn"), py::arg("indptr"),
         py::arg("nodes"), py::arg("edges"), py::arg("copies"), py::arg("threads"));
   m.def("number_nodes", &number_nodes,
         "Numbers nodes by their first appearance; returns how many there are, or -1 - i for a "

@@ -38,6 +38,18 @@ SampleGraph SampleGraphHandle::checked(const SampleDraw& draw, Place place) cons
   return graph;
 }
 
+SampleRows SampleRowsHandle::checked(Place place) const {
+  SampleRows rows;
+  rows.most = targets.count;
+  rows.targets = array<const int32_t>(targets, rows.most, place, "targets");
+  if (used.given) rows.used = gpu_array<const int32_t>(used, 1, "used");
+  if (windows.given) {
+    rows.windows = array<const int64_t>(windows, 2 * rows.most, place, "windows");
+  }
+  if (trees.given) rows.trees = array<const int32_t>(trees, rows.most, place, "trees");
+  return rows;
+}
+
 SampleDrawn SampleDrawnHandle::checked(const SampleDraw& draw, int64_t rows, Place place) const {
   SampleDrawn drawn;
   if (!draw.draws_first()) return drawn;
@@ -73,6 +85,13 @@ void bind_sampling_args(py::module_& m) {
            py::arg("step"), py::arg("layer"), py::arg("loops"))
       .def_property_readonly("draws_first", &SampleDraw::draws_first)
       .def_property_readonly("replaces", &SampleDraw::replaces);
+  py::class_<SampleRowsHandle>(m, "SampleRows")
+      .def(py::init([](const py::object& targets, const py::object& used, const py::object& windows,
+                       const py::object& trees) {
+             return SampleRowsHandle{hold(targets, "targets"), hold(used, "used"),
+                                     hold(windows, "windows"), hold(trees, "trees")};
+           }),
+           py::arg("targets"), py::arg("used"), py::arg("windows"), py::arg("trees"));
   py::class_<SampleDrawnHandle>(m, "SampleDrawn")
       .def(py::init([](const py::object& places, const py::object& copies, const py::object& keys) {
              return SampleDrawnHandle{hold(places, "places"), hold(copies, "copies"),

@@ -14,6 +14,13 @@ struct SampleGraphHandle {
   SampleGraph checked(const SampleDraw& draw, Place place) const;
 };
 
+// Rows that are drawn from. On a GPU `used` may be None, or have the number of rows that are used.
+struct SampleRowsHandle {
+  Held targets, used, windows, trees;
+
+  SampleRows checked(Place place) const;
+};
+
 // What is drawn before all counts are known; each may be None where the rule has no use for it.
 struct SampleDrawnHandle {
   Held places, copies, keys;

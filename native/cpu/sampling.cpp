@@ -14,16 +14,14 @@ namespace {
 
 constexpr int64_t kRows = 256;  // of a chunk
 
-int64_t degree_of(const SampleGraph& graph, int32_t node) {
-  return graph.a.indptr[node + 1] - graph.a.indptr[node];
-}
-
-int64_t count_row(const SampleGraph& graph, const SampleDraw& draw, int32_t node) {
-  const int64_t degree = degree_of(graph, node);
-  if (draw.rule == SampleRule::kAll || degree <= draw.fanout) return degree;
-  const int32_t* sources = graph.a.indices + graph.a.indptr[node];
-  return std::count_if(sources, sources + degree,
-                       [&](int32_t source) { return labor_takes(draw, source, degree); });
+int64_t count_row(const SampleGraph& graph, const SampleDraw& shared, const SampleRows& rows,
+                  int64_t row) {
+  const SampleWindow window = window_of(graph, rows, row);
+  if (shared.rule == SampleRule::kAll || window.degree <= shared.fanout) return window.degree;
+  const SampleDraw draw = draw_of(shared, rows, row);
+  const int32_t* sources = graph.a.indices + window.begin;
+  return std::count_if(sources, sources + window.degree,
+                       [&](int32_t source) { return labor_takes(draw, source, window.degree); });
 }
 
 // Lowers *place to i, where another thread may lower it too.
@@ -112,23 +110,22 @@ void running_sums(const CsrView& a, const float* weights, double* running, int t
   });
 }
 
-void draw_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
-                    int64_t rows, const SampleDrawn& drawn, int64_t* indptr, int threads) {
+void draw_neighbors(const SampleGraph& graph, const SampleDraw& draw, const SampleRows& rows,
+                    const SampleDrawn& drawn, int64_t* indptr, int threads) {
   indptr[0] = 0;
-  parallel_dynamic(rows, kRows, threads, [&](int64_t row) {
-    const int64_t count = draw.draws_first() ? draw_row(graph, draw, targets[row], row, drawn)
-                                             : count_row(graph, draw, targets[row]);
+  parallel_dynamic(rows.most, kRows, threads, [&](int64_t row) {
+    const int64_t count = draw.draws_first() ? draw_row(graph, draw, rows, row, drawn)
+                                             : count_row(graph, draw, rows, row);
     indptr[row + 1] = count + draw.loops;
   });
-  std::partial_sum(indptr, indptr + rows + 1, indptr);
+  std::partial_sum(indptr, indptr + rows.most + 1, indptr);
 }
 
-void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
-                      int64_t rows, const SampleDrawn& drawn, const SampleEdges& out, int threads) {
-  parallel_dynamic(rows, kRows, threads, [&](int64_t row) {
-    const int32_t node = targets[row];
-    const int64_t begin = graph.a.indptr[node];
-    const int64_t degree = degree_of(graph, node);
+void gather_neighbors(const SampleGraph& graph, const SampleDraw& shared, const SampleRows& rows,
+                      const SampleDrawn& drawn, const SampleEdges& out, int threads) {
+  parallel_dynamic(rows.most, kRows, threads, [&](int64_t row) {
+    const SampleDraw draw = draw_of(shared, rows, row);
+    const auto [begin, degree] = window_of(graph, rows, row);
     const int64_t end = out.indptr[row + 1];
     int64_t at = out.indptr[row];
     // Draws and offsets come from outside.
@@ -142,7 +139,7 @@ void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const in
       ++at;
     };
     require(end - at >= draw.loops);
-    if (draw.loops) write(node, -1, 1.0f);
+    if (draw.loops) write(rows.targets[row], -1, 1.0f);
     if (draw.draws_first()) {
       require(end - at <= draw.fanout);
       const int64_t first = row * draw.fanout - at;

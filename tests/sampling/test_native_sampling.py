@@ -25,6 +25,14 @@ def graph_of(weights: Any = None, running: Any = None) -> _native.SampleGraph:
     return _native.SampleGraph(CSR.view, weights, running)
 
 
+def rows_of(targets: Any = TARGETS, used: Any = None, windows: Any = None, trees: Any = None) -> Any:
+    return _native.SampleRows(targets, used, windows, trees)
+
+
+def windows_of(begin: int, degree: int) -> torch.Tensor:
+    return torch.tensor([begin, degree] * 3)
+
+
 def drawn_of(places: Any = None, copies: Any = None, keys: Any = None) -> _native.SampleDrawn:
     return _native.SampleDrawn(ints(6) if places is None else places, copies, keys)
 
@@ -35,11 +43,11 @@ def after_draw() -> dict[str, Any]:
     draw_neighbors(drawn=drawn, indptr=indptr)
     count = int(indptr[-1])
     given = {"drawn": drawn, "indptr": indptr, "nodes": ints(count), "edges": longs(count), "copies": None}
-    return {"graph": graph_of(), "draw": draw_of(), "targets": TARGETS, **given, "threads": 1}
+    return {"graph": graph_of(), "draw": draw_of(), "rows": rows_of(), **given, "threads": 1}
 
 
 draw_neighbors = Call(_native.draw_neighbors, lambda: {
-    "graph": graph_of(), "draw": draw_of(), "targets": TARGETS, "drawn": drawn_of(), "indptr": longs(4),
+    "graph": graph_of(), "draw": draw_of(), "rows": rows_of(), "drawn": drawn_of(), "indptr": longs(4),
     "threads": 1,
 })  # fmt: skip
 gather_neighbors = Call(_native.gather_neighbors, after_draw)
@@ -64,8 +72,6 @@ WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
     ("fanout: must be below", draw_of, {"fanout": HUGE}),
     ("step: must be below", draw_of, {"step": 2**32}),
     ("layer: must be below", draw_of, {"layer": 2**32 - 1}),
-    ("targets: element 1 is 6", draw_neighbors, {"targets": OUT_OF_RANGE}),
-    ("targets: has int64", draw_neighbors, {"targets": TARGETS.long()}),
     ("places: has .* bytes", draw_neighbors, {"drawn": drawn_of(ints(5))}),
     ("copies: ", draw_neighbors, {"draw": draw_of(rule=Rule.UNIFORM_REPLACED)}),
     ("weights: is None", draw_neighbors, {"draw": WEIGHTED}),
@@ -84,7 +90,6 @@ WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
     ("indptr: was not written with", gather_neighbors, {"draw": draw_of(rule=Rule.ALL)}),
     ("edges: has .* bytes", gather_neighbors, {"edges": longs(1)}),
     ("copies: has .* bytes", gather_neighbors, {"copies": torch.zeros(1)}),
-    ("targets: element 1 is 6", gather_neighbors, {"targets": OUT_OF_RANGE}),
     ("nodes: element 0 is 6", number_nodes, {"nodes": ints(4, ROWS)}),
     ("targets: element 1 is 6", number_nodes, {"targets": OUT_OF_RANGE}),
     ("sources: has .* bytes", number_nodes, {"sources": ints(6)}),
@@ -102,3 +107,23 @@ WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
 def test_wrong_arguments_are_named(message: str, call: Callable[..., Any], changed: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         call(**changed)
+
+
+WRONG_ROWS: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
+    ("targets: element 1 is 6", draw_neighbors, {"targets": OUT_OF_RANGE}),
+    ("targets: has int64", draw_neighbors, {"targets": TARGETS.long()}),
+    ("used: must be None", draw_neighbors, {"used": ints(1)}),
+    ("windows: has .* bytes", draw_neighbors, {"windows": longs(5)}),
+    ("windows: number 0 is not inside", draw_neighbors, {"windows": windows_of(1, NNZ)}),
+    ("windows: number 0 is not inside", draw_neighbors, {"windows": windows_of(0, -1)}),
+    ("windows: number 0 is not inside", draw_neighbors, {"windows": windows_of(0, HUGE)}),
+    ("windows: number 0 is not inside", draw_neighbors, {"windows": windows_of(NNZ, 0)}),
+    ("trees: has .* bytes", gather_neighbors, {"trees": ints(2)}),
+    ("targets: element 1 is 6", gather_neighbors, {"targets": OUT_OF_RANGE}),
+]
+
+
+@pytest.mark.parametrize(("message", "call", "changed"), WRONG_ROWS)
+def test_wrong_rows_are_named(message: str, call: Callable[..., Any], changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        call(rows=rows_of(**changed))

@@ -69,10 +69,37 @@ struct SampleEdges {
 struct SampleRows {
   const int32_t* targets = nullptr;  // [most]
   int64_t most = 0;
-  const int32_t* used = nullptr;  // null: all
+  const int32_t* used = nullptr;     // null: all
+  const int64_t* windows = nullptr;  // [most][2] the first edge that may be drawn, and how many may
+                                     // be; null: those of the whole row
+  const int32_t* trees = nullptr;    // [most] each tree has random words of its own; null: one tree
 
   GNNSPARSE_HD int64_t count() const { return used == nullptr ? most : *used; }
 };
+
+// Edges of a row that may be drawn.
+struct SampleWindow {
+  int64_t begin;
+  int64_t degree;
+};
+
+static GNNSPARSE_HD inline SampleWindow window_of(const SampleGraph& graph, const SampleRows& rows,
+                                                  int64_t row) {
+  if (rows.windows != nullptr) return {rows.windows[2 * row], rows.windows[2 * row + 1]};
+  const int64_t* bounds = graph.a.indptr + rows.targets[row];
+  return {bounds[0], bounds[1] - bounds[0]};
+}
+
+// Bits of a layer's number, above which is that of the tree.
+constexpr int kLayerBits = 8;
+
+// The draw with the random words of a row's tree.
+static GNNSPARSE_HD inline SampleDraw draw_of(const SampleDraw& draw, const SampleRows& rows,
+                                              int64_t row) {
+  SampleDraw own = draw;
+  if (rows.trees != nullptr) own.layer |= static_cast<uint32_t>(rows.trees[row]) << kLayerBits;
+  return own;
+}
 
 // The sources of the edges that were drawn.
 struct SampleSources {
@@ -187,14 +214,14 @@ static GNNSPARSE_HD inline int64_t draw_uniform(const SampleDraw& draw, uint32_t
   return draw.fanout;
 }
 
-// The position whose share of the running sums [degree] a number in [0, 1) falls into; -1: the
-// weights are all 0.
-static GNNSPARSE_HD inline int64_t place_of_share(const double* running, int64_t degree,
-                                                  uint64_t bits) {
+// The position whose share of the running sums [degree], which begin above `base`, a number in
+// [0, 1) falls into; -1: the weights are all 0.
+static GNNSPARSE_HD inline int64_t place_of_share(const double* running, double base,
+                                                  int64_t degree, uint64_t bits) {
   const double total = running[degree - 1];
-  if (!(total > 0)) return -1;
+  if (!(total > base)) return -1;
   const double share = static_cast<double>(bits >> 11) * (1.0 / 9007199254740992.0);
-  const double wanted = exact_product(share, total);
+  const double wanted = base + exact_product(share, total - base);
   int64_t low = 0;
   int64_t high = degree - 1;
   // Rounded up to the total it would be behind all: the last edge with a weight has it then.
@@ -216,10 +243,11 @@ static GNNSPARSE_HD inline int64_t draw_replaced(const SampleGraph& graph, const
                                                  uint32_t node, int64_t begin, int64_t degree,
                                                  int32_t* places, int32_t* copies) {
   const bool weighted = draw.rule == SampleRule::kWeightedReplaced;
+  const double base = weighted && begin > graph.a.indptr[node] ? graph.running[begin - 1] : 0.0;
   SampleBits bits{draw, node};
   int64_t found = 0;
   for (int64_t i = 0; i < draw.fanout; ++i) {
-    const int64_t place = weighted ? place_of_share(graph.running + begin, degree, bits(i))
+    const int64_t place = weighted ? place_of_share(graph.running + begin, base, degree, bits(i))
                                    : bits_below(bits(i), degree);
     if (place < 0) return 0;
     int64_t j = 0;
@@ -301,12 +329,13 @@ static GNNSPARSE_HD constexpr bool labor_takes(const SampleDraw& draw, int32_t s
 }
 
 // Draws the edges of a row by a rule that writes them down; returns how many.
-static GNNSPARSE_HD inline int64_t draw_row(const SampleGraph& graph, const SampleDraw& draw,
-                                            int32_t node, int64_t row, const SampleDrawn& drawn) {
-  const int64_t begin = graph.a.indptr[node];
-  const int64_t degree = graph.a.indptr[node + 1] - begin;
+static GNNSPARSE_HD inline int64_t draw_row(const SampleGraph& graph, const SampleDraw& shared,
+                                            const SampleRows& rows, int64_t row,
+                                            const SampleDrawn& drawn) {
+  const auto [begin, degree] = window_of(graph, rows, row);
   if (degree == 0) return 0;
-  const auto id = static_cast<uint32_t>(node);
+  const SampleDraw draw = draw_of(shared, rows, row);
+  const auto id = static_cast<uint32_t>(rows.targets[row]);
   int32_t* places = drawn.places + row * draw.fanout;
   if (draw.replaces()) {
     return draw_replaced(graph, draw, id, begin, degree, places, drawn.copies + row * draw.fanout);
@@ -354,14 +383,14 @@ namespace cpu {
 // Writes the sums of weights [nnz] from each row's first edge on.
 void running_sums(const CsrView& a, const float* weights, double* running, int threads);
 
-// Counts the edges of rows `targets` [rows], and writes down those that are drawn first. indptr
-// [rows + 1] becomes where the edges of each begin.
-void draw_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
-                    int64_t rows, const SampleDrawn& drawn, int64_t* indptr, int threads);
+// Counts the edges of rows, and writes down those that are drawn first. indptr [rows + 1] becomes
+// where the edges of each begin.
+void draw_neighbors(const SampleGraph& graph, const SampleDraw& draw, const SampleRows& rows,
+                    const SampleDrawn& drawn, int64_t* indptr, int threads);
 
 // Writes the edges, whose offsets and draws draw_neighbors has written.
-void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
-                      int64_t rows, const SampleDrawn& drawn, const SampleEdges& out, int threads);
+void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const SampleRows& rows,
+                      const SampleDrawn& drawn, const SampleEdges& out, int threads);
 
 // Numbers nodes in the order in which they first appear, targets [rows] before nodes [edges].
 // `place` [all nodes] is kNoPlace everywhere, before and after. Writes the numbers of `nodes` to

@@ -18,8 +18,7 @@ __global__ void __launch_bounds__(kThreads)
     counts[row] = 0;
     return;
   }
-  const int32_t* targets = rows.targets;
-  counts[row] = draw_row(graph, draw, targets[row], row, drawn) + draw.loops;
+  counts[row] = draw_row(graph, draw, rows, row, drawn) + draw.loops;
 }
 
 // Whether an edge is drawn by a rule that asks each edge by itself.
@@ -30,7 +29,7 @@ __device__ bool takes(const SampleGraph& graph, const SampleDraw& draw, int64_t 
 
 // One warp a row.
 __global__ void __launch_bounds__(kThreads)
-    count_rows_kernel(SampleGraph graph, SampleDraw draw, SampleRows rows, int64_t* counts) {
+    count_rows_kernel(SampleGraph graph, SampleDraw shared, SampleRows rows, int64_t* counts) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   if (row >= rows.most) return;
@@ -38,9 +37,8 @@ __global__ void __launch_bounds__(kThreads)
     if (lane == 0) counts[row] = 0;
     return;
   }
-  const int32_t node = rows.targets[row];
-  const int64_t begin = graph.a.indptr[node];
-  const int64_t degree = graph.a.indptr[node + 1] - begin;
+  const SampleDraw draw = draw_of(shared, rows, row);
+  const auto [begin, degree] = window_of(graph, rows, row);
   int64_t count = 0;
   for (int64_t e = 0; e < degree; e += 32) {
     const bool taken = e + lane < degree && takes(graph, draw, begin + e + lane, degree);
@@ -63,16 +61,16 @@ struct RowWriter {
 
 // One warp a row.
 __global__ void __launch_bounds__(kThreads)
-    gather_rows_kernel(SampleGraph graph, SampleDraw draw, SampleRows rows, SampleDrawn drawn,
+    gather_rows_kernel(SampleGraph graph, SampleDraw shared, SampleRows rows, SampleDrawn drawn,
                        SampleEdges out) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   if (row >= rows.count()) return;
-  const int32_t node = rows.targets[row];
-  const int64_t begin = graph.a.indptr[node];
+  const SampleDraw draw = draw_of(shared, rows, row);
+  const auto [begin, degree] = window_of(graph, rows, row);
   RowWriter writer{out, out.indptr[row]};
   if (draw.loops) {
-    if (lane == 0) writer.write(0, node, -1, 1.0f);
+    if (lane == 0) writer.write(0, rows.targets[row], -1, 1.0f);
     ++writer.at;
   }
   if (draw.draws_first()) {
@@ -85,7 +83,6 @@ __global__ void __launch_bounds__(kThreads)
     }
     return;
   }
-  const int64_t degree = graph.a.indptr[node + 1] - begin;
   for (int64_t e = 0; e < degree; e += 32) {
     const int64_t edge = begin + e + lane;
     const bool taken = e + lane < degree && takes(graph, draw, edge, degree);
