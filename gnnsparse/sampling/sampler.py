@@ -213,6 +213,8 @@ class NeighborSampler:
         num_nodes: the number of nodes that can be seeds, the rows of the matrix.
         precision: precision of the operands.
         normalization: how the weights of blocks are made, the argument `values`.
+        disjoint: whether samples are disjoint.
+        node_time: the nodes' times, int64 or float64 [sources], or None.
 
     Raises:
         TypeError: an argument is of another type.
@@ -267,12 +269,12 @@ class NeighborSampler:
             for array in (weights, edge_weight, edge_time, node_time)
         )
         self._links, self._repeating = given.csr, None
-        self._node_time: torch.Tensor | None = None
+        self.node_time: torch.Tensor | None = None
         if node_time is not None:
             if edge_time is not None:
                 bad_value("node_time", "is given with edge_time; accepted: one of them")
-            self._node_time = time_tensor("node_time", node_time, given.num_cols, given.device)
-            edge_time = self._node_time[edge_sources(given)]
+            self.node_time = time_tensor("node_time", node_time, given.num_cols, given.device)
+            edge_time = self.node_time[edge_sources(given)]
         newest = check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES) == "last"
         if edge_time is None:
             self._graph = Neighbourhood.make(given, values, weights, replace=self._replace)
@@ -285,8 +287,8 @@ class NeighborSampler:
                 times=time_tensor("edge_time", edge_time, given.num_edges, given.device),
                 values=_values_of_edges(given, edge_weight),
             )  # fmt: skip
-        self._disjoint = check_flag("disjoint", disjoint) or edge_time is not None
-        if self._disjoint and len(self.fanouts) > _MOST_LAYERS:
+        self.disjoint = check_flag("disjoint", disjoint) or edge_time is not None
+        if self.disjoint and len(self.fanouts) > _MOST_LAYERS:
             bad_value("fanouts", f"has {len(self.fanouts)} numbers; accepted if disjoint: {_MOST_LAYERS}")
         self.num_nodes = given.num_rows
         self._numbering = Numbering(given.num_cols, given.device)
@@ -310,6 +312,11 @@ class NeighborSampler:
     def device(self) -> torch.device:
         """Where blocks are made."""
         return self._links.device
+
+    @property
+    def has_times(self) -> bool:
+        """Whether edges have times, by themselves or by their sources."""
+        return self._graph.clock is not None
 
     @property
     def source_degrees(self) -> torch.Tensor:
@@ -378,8 +385,7 @@ class NeighborSampler:
             TypeError, ValueError: as `sample`; or the graph is not square, or drawn with self-loops
                 (values="gcn").
         """
-        if not self._graph.is_square or self.normalization == "gcn":
-            bad_value("values", "of subgraphs: accepted: None, mean, with a square graph")
+        self.check_subgraphs()
         nodes = self._nodes("seeds", index_tensor("seeds", seeds))
         relation = Relation("", "", self._of_edges, self._layer_draws(self._step(step)))
         times, seed_nodes = self._times(nodes, time), self._trees(nodes)
@@ -391,6 +397,12 @@ class NeighborSampler:
         trees = None if found.trees is None else found.trees.long()
         edge_index, edges = torch.cat(hops.pairs, dim=1), torch.cat(hops.edges)
         return Subgraph(found.ids.long(), edge_index, edges, of_hops, hops.counts, trees)
+
+    def check_subgraphs(self) -> None:
+        """Raise what `sample_subgraph` raises for any seeds, and make what it draws from."""
+        if not self._graph.is_square or self.normalization == "gcn":
+            bad_value("values", "of subgraphs: accepted: None, mean, with a square graph")
+        self._of_edges  # noqa: B018
 
     @runs_outside
     def sample_links(self, pairs: Any, negatives: int = 1, step: int = 0, time: Any = None) -> LinkSample:
@@ -424,7 +436,7 @@ class NeighborSampler:
         drawn = draw_negatives(self._links, draw, count * negatives)
         ends = torch.cat([ends, drawn.reshape(-1).to(torch.int32)])
         seeds, numbers, times = ends, torch.arange(ends.numel(), device=self.device), None
-        if self._disjoint:
+        if self.disjoint:
             if time is not None:
                 time = time_tensor("time", time, count, self.device).repeat(1 + negatives)
                 time = time.repeat_interleave(2)
@@ -455,10 +467,10 @@ class NeighborSampler:
                 bad_value("time", "is given, but edges have no times: edge_time and node_time are None")
             return None
         if time is None:
-            if self._node_time is None or not self._graph.is_square:
+            if self.node_time is None or not self._graph.is_square:
                 bad_value("time", "is None; accepted: the seeds' times, for edges have times")
             check_range("seeds", seeds, self.num_nodes, "the number of nodes")
-            return self._node_time[seeds.long()]
+            return self.node_time[seeds.long()]
         times = time_tensor("time", time, seeds.numel(), self.device)
         if times.dtype != clock.moments.dtype:
             dtype = str(clock.moments.dtype).removeprefix("torch.")
@@ -467,7 +479,7 @@ class NeighborSampler:
 
     def _trees(self, seeds: torch.Tensor) -> Nodes:
         """Return seeds, int32 [seeds], with the tree of each if samples are disjoint."""
-        if not self._disjoint:
+        if not self.disjoint:
             return Nodes(seeds)
         if seeds.numel() > _MOST_TREES:
             bad_value("seeds", f"are {seeds.numel()}; accepted if disjoint: up to {_MOST_TREES}")
@@ -481,7 +493,7 @@ class NeighborSampler:
         graph, layers = self._graph, None
         if path().takes(self.device):
             self._streams.current()
-            if not self._disjoint:
+            if not self.disjoint:
                 layers = draw_at_once(graph, self._numbering, seeds, draws)
         if layers is None:
             if name is not None:

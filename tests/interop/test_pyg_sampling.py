@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch_geometric.data import Data
-from torch_geometric.loader import NodeLoader
-from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.loader import LinkLoader, NodeLoader
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.utils import k_hop_subgraph
 
 from gnnsparse.interop.pyg import PygSampler, accelerate, report
@@ -91,11 +91,17 @@ def test_what_can_not_be_drawn_is_refused_before_the_first_batch() -> None:
             PygSampler(NeighborSampler(edge_index, [2], **options))
     with pytest.raises(ValueError, match="values: of subgraphs"):
         NeighborSampler(edge_index, [2], values="gcn").sample_subgraph([1])
-    with pytest.raises(NotImplementedError, match=r"NeighborSampler\.sample_links"):
-        PygSampler(made).sample_from_edges(None)
-    timed = NodeSamplerInput(None, torch.tensor([0]), time=torch.tensor([5]))
-    with pytest.raises(NotImplementedError, match="input_time: PygSampler draws whatever the times"):
-        PygSampler(made).sample_from_nodes(timed)
+    one = torch.tensor([0])
+    timed = NodeSamplerInput(None, one, time=one), EdgeSamplerInput(None, one, one, time=one)
+    with pytest.raises(ValueError, match="time: is given, but edges have no times"):
+        PygSampler(made).sample_from_nodes(timed[0])
+    with pytest.raises(ValueError, match="edge_label_time: is given, but the sampler's edges have no"):
+        PygSampler(made).sample_from_edges(timed[1])
+    made = NeighborSampler(edge_index, [2], edge_time=[1, 2])
+    with pytest.raises(ValueError, match="time: is None; accepted: the seeds' times"):
+        PygSampler(made).sample_from_nodes(NodeSamplerInput(None, one))
+    with pytest.raises(ValueError, match="edge_label_time: is None; accepted: the links' times"):
+        PygSampler(made).sample_from_edges(EdgeSamplerInput(None, one, one))
 
 
 # Graphs with repeated edges: which edges batches have, and with which attributes.
@@ -200,3 +206,95 @@ def test_blocks_still_merge_repeated_edges() -> None:
         assert (block.adj @ x[block.sources]).item() == pytest.approx(result)
         assert block.edge_ids is not None
         assert block.edge_ids.tolist() == [0, 2]
+
+
+# Disjoint batches, times and links.
+
+
+def timed_data(edges: int, seed: int) -> tuple[Data, torch.Tensor]:
+    data = data_of(20, edges, seed, 3)
+    return data, torch.randint(10, (edges,), generator=torch.Generator().manual_seed(seed))
+
+
+@given(st.integers(0, 80), st.integers(0, 2**16), st.sampled_from(["edges", "nodes", "none"]))
+def test_batches_in_time_are_disjoint(edges: int, seed: int, times_of: str) -> None:
+    data, times = timed_data(edges, seed)
+    node_time = times.new_tensor(range(20))
+    times = node_time[data.edge_index[0]] if times_of == "nodes" else times
+    given_times: dict[str, Any] = {
+        "edges": {"edge_time": times},
+        "nodes": {"node_time": node_time},
+        "none": {},
+    }[times_of]
+    made = NeighborSampler(data.edge_index, [3, 2], num_nodes=20, disjoint=True, **given_times)
+    nodes, at = torch.arange(20).repeat(2), torch.arange(40) % 11
+    options = {} if times_of == "none" else {"input_time": at}
+    loader = NodeLoader(data, node_sampler=PygSampler(made), input_nodes=nodes, batch_size=16, **options)
+    for batch in loader:
+        assert torch.equal(batch.n_id[: batch.batch_size], nodes[batch.input_id])
+        assert torch.equal(batch.batch[: batch.batch_size], torch.arange(batch.batch_size))
+        assert_edges_are_those_of(batch, data)
+        source, target = batch.batch[batch.edge_index]
+        assert torch.equal(source, target)
+        assert (sum(batch.num_sampled_nodes), sum(batch.num_sampled_edges)) == (
+            batch.num_nodes,
+            batch.num_edges,
+        )
+        if times_of == "none":
+            assert "seed_time" not in batch
+        else:
+            assert torch.equal(batch.seed_time, at[batch.input_id])
+            assert bool((times[batch.e_id] <= batch.seed_time[source]).all())
+
+
+@pytest.mark.parametrize("mode", ["binary", "triplet", None])
+@pytest.mark.parametrize("times_of", ["edges", "nodes", "none", "shared"])
+def test_links_are_loaded_with_negatives(mode: str | None, times_of: str) -> None:
+    """As LinkNeighborLoader: the ends of the links, and of two negatives for each, among a batch's nodes."""
+    data, times = timed_data(80, 1)
+    node_time = times.new_tensor(range(20)) // 2
+    times = node_time[data.edge_index[0]] if times_of == "nodes" else times
+    given_times: dict[str, Any] = {"edges": {"edge_time": times}, "nodes": {"node_time": node_time}}
+    made = NeighborSampler(
+        data.edge_index, [3, 2], num_nodes=20, disjoint=times_of == "none",
+        **given_times.get(times_of, {}),
+    )  # fmt: skip
+    links, at = data.edge_index[:, ::4], torch.arange(20) // 2
+    in_time = times_of in ("edges", "nodes")
+    loader = LinkLoader(
+        data, PygSampler(made), links, edge_label_time=at if in_time else None, batch_size=8,
+        neg_sampling=None if mode is None else NegativeSampling(mode, 2),
+    )  # fmt: skip
+    seen = []
+    for batch in loader:
+        count = batch.input_id.numel()
+        seen.append(batch.input_id)
+        negatives = 0 if mode is None else 2
+        if mode == "triplet":
+            assert batch.dst_neg_index.shape == (count, 2)
+            ends = torch.stack([batch.src_index, batch.dst_pos_index])
+            others = batch.dst_neg_index.flatten()
+            own = torch.arange(count).repeat_interleave(2)
+        else:
+            assert batch.edge_label_index.shape == (2, (1 + negatives) * count)
+            ends, others = batch.edge_label_index[:, :count], batch.edge_label_index[:, count:].flatten()
+            own = (torch.arange(2 * negatives * count) % (negatives * count)) % count if negatives else others
+            wanted = torch.arange(count * (1 + negatives)) < count
+            assert mode is None or torch.equal(batch.edge_label, wanted.float())
+        assert torch.equal(batch.n_id[ends], links[:, batch.input_id])
+        assert_edges_are_those_of(batch, data)
+        if times_of == "shared":
+            assert batch.batch is None
+            assert batch.n_id.unique().numel() == batch.num_nodes
+            continue
+        source, target = batch.batch[batch.edge_index]
+        assert torch.equal(source, target)
+        # The trees of a link's ends, and of its negatives, have its number, and its time.
+        assert torch.equal(batch.batch[ends], torch.arange(count).expand(2, -1))
+        assert torch.equal(batch.batch[others], own)
+        if in_time:
+            of_links = at[batch.input_id]
+            noted = batch.seed_time if mode == "triplet" else batch.edge_label_time
+            assert torch.equal(noted[:count], of_links)
+            assert bool((times[batch.e_id] <= of_links[source]).all())
+    assert torch.equal(torch.cat(seen), torch.arange(20))
