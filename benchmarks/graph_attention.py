@@ -61,11 +61,12 @@ def mesh(name: str, device: torch.device) -> gnnsparse.SparseGraph:
 def times(
     call: Callable[[], torch.Tensor], leaves: list[torch.Tensor], device: torch.device, repeats: int
 ) -> dict[str, Any]:
-    """Measure the milliseconds of a call, and of the call with its gradients, in CUDA graphs.
+    """Measure the milliseconds of a call, and of the call with its gradients if it has any, in CUDA graphs.
 
     "forward_problem" and "both_problem" say why a call could not be captured, and was timed with its Python.
     """
-    grad = torch.randn_like(call())
+    out = call()
+    grad = torch.randn_like(out)
 
     def both() -> None:
         torch.autograd.grad(call(), leaves, grad)
@@ -75,8 +76,8 @@ def times(
             call()
 
     timings = {
-        name: measure(run, device, repeats=repeats, graph=True)
-        for name, run in (("forward", forward), ("both", both))
+        name: measure(run, device, repeats=repeats, graph=device.type == "cuda")
+        for name, run in (("forward", forward), *([("both", both)] if out.requires_grad else []))
     }
     problems = {f"{name}_problem": t.problem for name, t in timings.items() if t.problem is not None}
     return {**{f"{name}_ms": t.median for name, t in timings.items()}, **problems}
