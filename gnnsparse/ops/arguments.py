@@ -29,13 +29,16 @@ def require_kernels(kind: str) -> None:
         )
 
 
-def resolve_impl(impl: Any, operand: SparseOperand) -> str:
-    """Return "reference", or the type of the operand's device, after checking that `impl` can run there."""
-    check_choice("impl", impl, IMPLS)
+def resolve_impl(impl: Any, operand: SparseOperand, kernels: tuple[str, ...] = ()) -> str:
+    """Return "reference", or the type of the operand's device, after checking that `impl` can run there.
+
+    `kernels`: names of kernels that `impl` may have too, which the caller checks.
+    """
+    check_choice("impl", impl, (*IMPLS, *kernels))
     kind = operand.device.type
     if impl == "reference":
         return impl
-    if impl != "auto" and impl != kind:
+    if impl not in ("auto", kind, *kernels):
         bad_value("impl", f"{impl!r} can't run: the operand is on {operand.device}")
     require_kernels(kind)
     if kind not in ("cpu", "cuda"):

@@ -10,6 +10,8 @@ from gnnsparse.plan.attention import (
     AttentionPlan,
     BlockAttentionPlan,
     CsrAttentionPlan,
+    FlashPlan,
+    FlexPlan,
     RowsPlan,
     UnfusedPlan,
 )
@@ -37,6 +39,8 @@ __all__ = [
     "CanRun",
     "CsrAttentionPlan",
     "CsrPlan",
+    "FlashPlan",
+    "FlexPlan",
     "Kernel",
     "PanelCounts",
     "PanelPlan",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import operations
+from gnnsparse.formats.tiles import TILE
 from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, Plan, Problem
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.gpu_records.record import AttentionRates
@@ -68,6 +71,20 @@ class BlockAttentionPlan(Plan):
     """Fused attention over the 128 x 128 tiles that have edges; gradients are by the operand's own plan."""
 
     kernel: ClassVar[str] = "blocks"
+
+
+@dataclass(frozen=True)
+class FlashPlan(Plan):
+    """Attention and its gradients by FlashAttention-4 (package flash-attn-4), over full tiles or a band."""
+
+    kernel: ClassVar[str] = "fa4"
+
+
+@dataclass(frozen=True)
+class FlexPlan(Plan):
+    """Attention and its gradients by torch's FlexAttention, over tiles."""
+
+    kernel: ClassVar[str] = "flex"
 
 
 @dataclass(frozen=True)
@@ -298,7 +315,7 @@ class _CsrAttentionKernel(Kernel):
 
     def is_asked_for(self, problem: AttentionProblem) -> str:  # type: ignore[override]
         slots = _slots(problem.panels, SCORE_ROWS)
-        if not slots or not FUSED.can_run(problem):
+        if not slots or not FUSED.can_run(problem) or any(of.is_asked_for(problem) for of in TILE_KERNELS):
             return ""
         panels, rows = _panels_us(problem, slots), _rows_us(problem)
         if rows >= panels:
@@ -306,34 +323,140 @@ class _CsrAttentionKernel(Kernel):
         return f"forward by the model: panels {panels:.0f} us, rows {rows:.0f} us"
 
 
-class _BlockAttentionKernel(Kernel):
-    """Fused attention over dense tiles, the forward pass; it has no model, and runs where it is asked for."""
+class _TileKernel(Kernel):
+    """Fused attention over dense 128 x 128 tiles, which runs where a record has it as the fastest."""
 
-    name = "blocks"
-    plan_type = BlockAttentionPlan
-    devices = ("cuda",)
-    _MOST_FEATURES = 128
+    least_capability = (8, 0)
+    most_features = 128
+    has_gradients = True
 
     def can_run(self, problem: AttentionProblem) -> CanRun:  # type: ignore[override]
         if not (answer := takes(problem.device, problem.precision)):
             return answer
+        name, refused, least = problem.precision.value, dict(problem.refused), self.least_capability
+        key = self.name, problem.width, problem.value_width, problem.precision, problem.band is not None
+        if why := refused.get(self.name) or TILE_FAULTS.get(key, ""):
+            return CanRun(why)
+        if problem.op == "attention_grad" and not self.has_gradients:
+            return CanRun("it has no backward pass")
         if problem.precision.storage.itemsize != 2:
-            return CanRun(f"no {problem.precision.value} over tiles")
+            return CanRun(f"no {name} over tiles")
+        if problem.device.capability < least:
+            return CanRun(f"it needs a GPU of sm_{least[0]}{least[1]} or later")
         if not problem.panels_allowed:
             return CanRun(f"the operand was prepared in the format {problem.format or 'csr'}")
         if problem.has_score_terms:
             return CanRun("no bias, dropout or causal mask over tiles")
         if problem.value_width % 8 != 0:
             return CanRun("tiles take values whose features are a multiple of 8")
-        most = self._MOST_FEATURES
-        return _takes_features(problem, most, f"tiles take at most {most}")
+        return _takes_features(problem, self.most_features, f"tiles take at most {self.most_features}")
 
-    def default(self, problem: Problem) -> BlockAttentionPlan:
-        return BlockAttentionPlan()
+    def default(self, problem: Problem) -> Plan:
+        return self.plan_type()
 
     def variants(self, problem: Problem) -> list[Plan]:
         """Return no plans: of a pattern without dense tiles the lists would be larger than its edges."""
         return []
+
+    def is_asked_for(self, problem: AttentionProblem) -> str:  # type: ignore[override]
+        times = tile_times(problem)
+        if min(times, key=lambda name: times[name], default="") != self.name:
+            return ""
+        refused = [
+            f"no {kernel.name}: {kernel.can_run(problem).problem}"
+            for kernel in TILE_KERNELS
+            if kernel.name in problem.record.attention.tiles and kernel.name not in times
+        ]
+        modelled = ", ".join(f"{name} {us:.0f} us" for name, us in times.items())
+        return "; ".join((f"by the record: {modelled}", *refused))
+
+
+class _BlockAttentionKernel(_TileKernel):
+    """The package's own kernel over tiles."""
+
+    name = "blocks"
+    plan_type = BlockAttentionPlan
+    has_gradients = False
+
+
+class _LibraryKernel(_TileKernel):
+    """A kernel in a module of another library, whose results are compared with exact ones at first use."""
+
+    module: str
+
+    def can_run(self, problem: AttentionProblem) -> CanRun:  # type: ignore[override]
+        if not (answer := super().can_run(problem)):
+            return answer
+        if problem.tiles is None:
+            return CanRun("tiles were not counted, or K and V are stored in 8 bits")
+        if problem.is_reordered:
+            return CanRun("the operand's rows were reordered")
+        if problem.width % 8 != 0:
+            return CanRun("it takes queries whose features are a multiple of 8")
+        if not (answer := self.takes_pattern(problem)):
+            return answer
+        return CanRun(import_problem(self.module))
+
+    def takes_pattern(self, problem: AttentionProblem) -> CanRun:
+        """Return whether the kernel takes the pattern, whose tiles were counted."""
+        return CanRun()
+
+
+class _FlashKernel(_LibraryKernel):
+    """FlashAttention-4. Its gradients need Hopper or later; it has no mask for a single tile here."""
+
+    name, module = "fa4", "flash_attn.cute.interface"
+    plan_type = FlashPlan
+    least_capability = (9, 0)
+
+    def takes_pattern(self, problem: AttentionProblem) -> CanRun:
+        assert problem.tiles is not None
+        if problem.band is not None:
+            return CanRun()
+        if problem.tiles.partial:
+            return CanRun(f"{problem.tiles.partial} tiles are partial, and the pattern is no band")
+        whole = problem.rows % TILE == 0 and problem.cols % TILE == 0
+        return CanRun("" if whole else f"it takes sizes that are a multiple of {TILE}")
+
+
+class _FlexKernel(_LibraryKernel):
+    """torch's FlexAttention; a backward pass computes the results again."""
+
+    name, module = "flex", "torch.nn.attention.flex_attention"
+    plan_type = FlexPlan
+
+
+#: What is wrong with a kernel ("": nothing) from its comparison with exact results at first use on, by its
+#: name, features of q and of v, precision, and whether the pattern is a band.
+TILE_FAULTS: dict[tuple[str, int, int, Precision, bool], str] = {}
+
+
+@lru_cache
+def import_problem(module: str) -> str:
+    """Import a module; return why it can't be imported, or ""."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # other packages raise whatever they like
+        return f"{module} can't be imported ({type(error).__name__}: {error})"
+    return ""
+
+
+def tile_times(problem: AttentionProblem) -> dict[str, float]:
+    """Return the modelled times of the kernels that have rates in the record, by their names.
+
+    "panels" stands for the kernel that would run without those over tiles; there are no times without it.
+    """
+    rates, backward = problem.record.attention.tiles, problem.op == "attention_grad"
+    if problem.tiles is None or "panels" not in rates:
+        return {}
+    able = {kernel.name for kernel in TILE_KERNELS if kernel.name in rates and kernel.can_run(problem)}
+    heads = problem.heads * (problem.width + problem.value_width) / TILE
+    costs = {name: of.backward if backward else of.forward for name, of in rates.items()}
+    return {
+        name: heads * (full * problem.tiles.full + partial * problem.tiles.partial)
+        for name, (full, partial) in costs.items()
+        if name in ("panels", *able)
+    }
 
 
 def _row_bytes(problem: AttentionProblem) -> int:
@@ -374,4 +497,6 @@ def tiles_are_faster(rates: AttentionRates, heads: int, most: int, width: int, f
 
 CSR_ATTENTION = _CsrAttentionKernel()
 FUSED, FUSED_GRAD = _AttentionKernel(), _AttentionGradKernel()
-UNFUSED, ROWS, BLOCKS = _UnfusedKernel(), _RowsKernel(), _BlockAttentionKernel()
+UNFUSED, ROWS = _UnfusedKernel(), _RowsKernel()
+#: The kernels over tiles; where one is asked for it runs, whatever the others' times.
+TILE_KERNELS = (_BlockAttentionKernel(), _FlashKernel(), _FlexKernel())

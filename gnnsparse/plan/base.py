@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.tiles import Tiles
 from gnnsparse.plan.gpu_records.model import TileCounts, pass_us
 from gnnsparse.plan.gpu_records.record import GpuRecord, record_for
 from gnnsparse.precision import Precision
@@ -150,6 +151,10 @@ class AttentionProblem(Problem):
         panels_allowed: whether the operand may be converted to panels; False if the user asked for another
             format.
         transpose: counts of the transpose in panels; for op "attention_grad".
+        tiles: counts of the 128 x 128 tiles; None: not counted, and no kernel over tiles is chosen.
+        band: see `formats.tiles.band_of`; None: the pattern is no band, or tiles were not counted.
+        is_reordered: whether the rows are stored in another order than the caller's.
+        refused: pairs of the name of a kernel that must not run the call, and the reason.
     """
 
     value_width: int = 0
@@ -157,6 +162,10 @@ class AttentionProblem(Problem):
     has_score_terms: bool = False
     panels_allowed: bool = True
     transpose: tuple[PanelCounts, ...] = ()
+    tiles: Tiles | None = None
+    band: tuple[int, int] | None = None
+    is_reordered: bool = False
+    refused: tuple[tuple[str, str], ...] = ()
 
 
 #: Classes of plans by the names of their kernels.

@@ -7,7 +7,7 @@ from typing import Any
 
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.formats import exclusive_preset
-from gnnsparse.plan.attention import BLOCKS, CSR_ATTENTION, FUSED, FUSED_GRAD, ROWS, UNFUSED
+from gnnsparse.plan.attention import CSR_ATTENTION, FUSED, FUSED_GRAD, ROWS, TILE_KERNELS, UNFUSED
 from gnnsparse.plan.base import PLAN_TYPES, Kernel, Plan, Problem
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.panel import HEIGHTS, PANELS
@@ -23,8 +23,8 @@ def _product_kernels(op: str) -> tuple[Kernel, ...]:
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "spmm": _product_kernels("spmm"),
     "sddmm": _product_kernels("sddmm"),
-    "attention": (FUSED, CSR_ATTENTION, ROWS, UNFUSED, BLOCKS),
-    "attention_grad": (FUSED_GRAD, CSR_ATTENTION, ROWS, UNFUSED),
+    "attention": (FUSED, CSR_ATTENTION, ROWS, UNFUSED, *TILE_KERNELS),
+    "attention_grad": (FUSED_GRAD, CSR_ATTENTION, ROWS, UNFUSED, *TILE_KERNELS),
 }
 
 
@@ -66,7 +66,9 @@ def choose_plan(problem: Problem) -> Plan:
     kernels = [
         kernel
         for kernel in KERNELS[problem.op]
-        if problem.device.type in kernel.devices and (asked or not kernel.for_formats)
+        if problem.device.type in kernel.devices
+        and (asked or not kernel.for_formats)
+        and (kernel not in TILE_KERNELS or getattr(problem, "tiles", None) is not None)
     ]
     answers = {kernel: kernel.can_run(problem) for kernel in kernels}
     able = [kernel for kernel in kernels if answers[kernel]]

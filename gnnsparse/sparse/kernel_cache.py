@@ -11,6 +11,7 @@ import torch
 from gnnsparse.formats import BlockedMatrix, FormatSpec, exclusive_preset, format_spec, require_operation
 from gnnsparse.formats.convert import convert, count_slots, value_places
 from gnnsparse.formats.csr import Csr
+from gnnsparse.formats.tiles import Tiles, band_of, count_tiles
 from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_plan
 from gnnsparse.plan.base import NEAR
 from gnnsparse.plan.gpu_records.record import GpuRecord, record_for
@@ -339,6 +340,18 @@ class KernelCache:
         pairs = tuple(zip(lengths.tolist(), panels.tolist(), strict=True))
         return PanelCounts(height, int(slots.sum()), pairs)
 
+    @property
+    @made_once
+    def tiles(self) -> Tiles:
+        """The counts of the 128 x 128 tiles; counting takes time and memory of the order of the edges."""
+        return count_tiles(self.csr)
+
+    @property
+    @made_once
+    def band(self) -> tuple[int, int] | None:
+        """The distances from the diagonal between which all edges are, if there are no others (`band_of`)."""
+        return band_of(self.csr)
+
     @made_once
     def panel_work(self, height: int, limit: int, longest_first: bool, concurrent_panels: int) -> WorkList:
         """Return every panel, cut into parts of at most `limit` K tiles."""
@@ -387,15 +400,24 @@ class KernelCache:
         """Return the plan of a product."""
         return self.plan_of(Product(op, width, edge_values))
 
-    def plan_of(self, product: Product, transpose: KernelCache | None = None) -> Plan:
-        """Return the plan of an operation; "attention_grad" needs the transpose's cache as `transpose`."""
+    def plan_of(
+        self, product: Product, transpose: KernelCache | None = None,
+        refused: tuple[tuple[str, str], ...] = (),
+    ) -> Plan:  # fmt: skip
+        """Return the plan of an operation; "attention_grad" needs the transpose's cache as `transpose`.
+
+        `refused`: kernels of attention that must not run it, each with the reason.
+        """
 
         def make() -> Plan:
             if self.tuner is not None and product.op in ("spmm", "sddmm"):
                 return self.tuner(self, product)
-            return choose_plan(self.problem(product, transpose))
+            problem = self.problem(product, transpose)
+            if refused and isinstance(problem, AttentionProblem):
+                problem = replace(problem, refused=refused)
+            return choose_plan(problem)
 
-        return self.memo.get(("plan", product, self.quantization), make)
+        return self.memo.get(("plan", product, self.quantization, *refused), make)
 
     def use_plan(self, product: Product, plan: Plan) -> None:
         """Replace the plan of an operation, and drop the calls that were bound to the former plan."""
@@ -408,8 +430,13 @@ class KernelCache:
         """Return a copy for measuring: what the copy makes is freed with it."""
         return replace(self, tuner=None, memo=self.memo.copy())
 
-    def problem(self, product: Product, transpose: KernelCache | None = None) -> Problem:
-        """Count what the plan depends on; "attention_grad" needs the transpose's cache as `transpose`."""
+    def problem(
+        self, product: Product, transpose: KernelCache | None = None, *, counts_tiles: bool | None = None
+    ) -> Problem:
+        """Count what the plan depends on; "attention_grad" needs the transpose's cache as `transpose`.
+
+        `counts_tiles`: whether tiles are counted for attention; None: where a record has rates of them.
+        """
         op, device = product.op, describe_device(self.csr.device)
         panels: tuple[PanelCounts, ...] = ()
         if self.allows_panels and not product.edge_values and takes(device, self.precision):
@@ -431,8 +458,18 @@ class KernelCache:
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(
             *common, False, weighted, panels, 0, slot_rows, groups, product.value_width, product.heads,
-            product.has_score_terms, self.allows_panels, back,
+            product.has_score_terms, self.allows_panels, back, *self._tiles_of(panels, counts_tiles),
+            self.row_ids is not None,
         )  # fmt: skip
+
+    def _tiles_of(
+        self, panels: tuple[PanelCounts, ...], counts: bool | None
+    ) -> tuple[Tiles | None, tuple[int, int] | None]:
+        """Return tiles and band; None where not counted, or by default where tiles would be half empty."""
+        if counts is None and panels and self.precision.storage.itemsize == 2:
+            rates = self._record.attention
+            counts = bool(rates.tiles) and 0 < rates.tall_nnz * panels[0].slots <= self.csr.nnz
+        return (self.tiles, self.band) if counts and self.quantization is None else (None, None)
 
     @made_once
     def _near(self) -> int:

@@ -13,12 +13,13 @@ from gnnsparse.ops.arguments import check_fits, check_operand, dtypes_of, resolv
 from gnnsparse.ops.attention import schema
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall, to_edges, to_heads
 from gnnsparse.ops.attention.edges import from_coo, to_coo
+from gnnsparse.ops.attention.libraries import LIBRARY_PLANS, why_not
 from gnnsparse.ops.attention.philox import draw_seed
 from gnnsparse.ops.attention.schema import Outputs
 from gnnsparse.ops.attention.unfused import by_operations, by_products, graph_forward
 from gnnsparse.ops.dispatch import direct, is_plain, needs_grad
 from gnnsparse.ops.segments import inverse_lengths
-from gnnsparse.plan import CsrAttentionPlan, Plan, UnfusedPlan
+from gnnsparse.plan import KERNELS, CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
@@ -29,6 +30,10 @@ from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["attention", "graph_attention"]
 
+#: The kernels that `impl=` of attention may name, by their names in plans.
+_NAMED_KERNELS = {
+    "panels": "attention", "csr": "attention_csr", "blocks": "blocks", "flex": "flex", "fa4": "fa4",
+}  # fmt: skip
 #: Of `_suits_products`: edges of a row for each head, and weights that are stored.
 _SHORT_ROW, _MOST_WEIGHTS = 8, 1 << 22
 
@@ -90,6 +95,26 @@ def _check_fused(call: AttentionCall, return_weights: bool, in_transform: bool) 
         bad_value("fused", f"got True, but there is no fused kernel here ({'; '.join(plan.reasons)})")
 
 
+def _named_plan(call: AttentionCall, name: str, plan: Plan | None, as_unfused: bool) -> Plan:
+    """Return the plan of the kernel that `impl` names; raise ValueError if it can't run the call."""
+    if plan is not None:
+        bad_value("plan", f"got one with impl={name!r}, which names a kernel; accepted: None")
+    if as_unfused:
+        bad_value("impl", f"{name!r} stores no weights, has no fused=False and runs in no transform")
+    kernels, product = call.operand.kernels, call.product("attention")
+    problem = kernels.problem(product, counts_tiles=True)
+    (kernel,) = (kernel for kernel in KERNELS["attention"] if kernel.name == _NAMED_KERNELS[name])
+    why = kernel.can_run(problem).problem
+    if problem.device.type not in kernel.devices:
+        why = f"the operand is on {call.operand.device}"
+    if not why:
+        found = kernel.default(problem)
+        why = why_not(call, found) if isinstance(found, LIBRARY_PLANS) else ""
+    if why:
+        bad_value("impl", f"{name!r} can't run: {why}")
+    return found
+
+
 @ranged("attention")
 def attention(
     A: SparseOperand,  # noqa: N803
@@ -137,9 +162,11 @@ def attention(
             reasons. False: `sddmm`, `edge_softmax` and `spmm` run for each head. True: a fused kernel runs,
             or an error is raised if none can.
         impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which stores all
-            weights and accepts float64 as well).
+            weights and accepts float64 as well). On a GPU it may name a kernel, for the gradients too:
+            "panels", "csr", "blocks" (over 128 x 128 tiles), "flex" (torch's FlexAttention) or "fa4"
+            (package flash-attn-4; not the same bits in every run).
         plan: kernel and parameters to run with, as returned by `A.plan`; None: A's own plan. Calls inside
-            torch.compile ignore it.
+            torch.compile ignore it, and a kernel named by `impl`.
 
     Returns:
         [..., L, Dv] in the dtype of q; with `return_weights` a pair of that and the weights [..., nnz], in
@@ -153,7 +180,7 @@ def attention(
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     check_operand(A)
-    kind = resolve_impl(impl, A)
+    kind = resolve_impl(impl, A, tuple(_NAMED_KERNELS))
     if A.operations is not None:
         given = {
             "scale": scale, "bias": bias, "dropout_p": dropout_p, "is_causal": is_causal,
@@ -176,14 +203,14 @@ def attention(
         factor = check_number("scale", scale, "a finite number in the range of float32, or None")
     return _checked(
         A, q, k, v, bias, leading, factor, p, is_causal, kind, return_weights=return_weights, fused=fused,
-        plan=plan,
+        plan=plan, kernel=impl if impl in _NAMED_KERNELS else "",
     )  # fmt: skip
 
 
 def _checked(
     a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
     leading: tuple[int, ...], factor: float, p: float, is_causal: bool, kind: str, *,
-    return_weights: bool = False, fused: bool | None = None, plan: Plan | None = None,
+    return_weights: bool = False, fused: bool | None = None, plan: Plan | None = None, kernel: str = "",
 ) -> Any:  # fmt: skip
     """Compute `attention` of arguments that have been checked; the bias is as `to_edges` returns it."""
     seed = draw_seed(a.device) if p > 0 else None
@@ -194,7 +221,7 @@ def _checked(
     records = native and needs_grad(q, k, v, bias)
     in_transform = native and not quick
     as_unfused = return_weights or fused is False or kind == "reference" or in_transform
-    as_is = records and len(leading) < 2 and not as_unfused and fused is None and plan is None
+    as_is = records and len(leading) < 2 and not as_unfused and fused is None and plan is None and not kernel
     if as_is and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return schema.recorded(q, k, v, bias, seed, a, factor, p, is_causal, None)[0]
     call = AttentionCall(
@@ -202,7 +229,9 @@ def _checked(
     )
     if fused:
         _check_fused(call, return_weights, in_transform)
-    if plan is not None:
+    if kernel:
+        plan = _named_plan(call, kernel, plan, as_unfused)
+    elif plan is not None:
         kernel_of("attention", plan).check(a.kernels.problem(call.product("attention")), plan)
     if as_unfused:
         out, weights = by_operations(call, "reference" if kind == "reference" else "auto")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_share
-from gnnsparse.ops.attention import cpu, cuda_panels, cuda_rows, unfused
+from gnnsparse.ops.attention import cpu, cuda_panels, cuda_rows, libraries, unfused
 from gnnsparse.ops.attention.arguments import (
     Arrays,
     AttentionCall,
@@ -66,6 +66,7 @@ def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Te
         run = unfused.forward if _runs_unfused(call, plan) else cpu.forward
         return run(dequantized(call))
     plan = plan or call.operand.kernels.plan_of(call.product("attention"))
+    plan = libraries.settled(call, plan, "attention")
     in_bytes = takes_bytes(call, plan)
     if not in_bytes:
         call = dequantized(call)
@@ -73,12 +74,14 @@ def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Te
         return cuda_panels.forward(call, plan, in_bytes)
     if isinstance(plan, BlockAttentionPlan):
         return cuda_panels.block_forward(call)
+    if isinstance(plan, libraries.LIBRARY_PLANS):
+        return libraries.forward(call, plan)
     return cuda_rows.forward(call) if isinstance(plan, CsrAttentionPlan) else unfused.forward(call)
 
 
 def _grad_plan(call: AttentionCall, plan: Plan | None) -> Plan:
     """Return the plan of the gradients for a forward pass by `plan`; None: the operand's own plans."""
-    if isinstance(plan, (UnfusedPlan, CsrAttentionPlan)):
+    if isinstance(plan, (UnfusedPlan, CsrAttentionPlan, *libraries.LIBRARY_PLANS)):
         return plan
     if isinstance(plan, AttentionPlan) and plan.backward is not None:
         return plan.backward
@@ -98,11 +101,14 @@ def run_backward(
     """
     given, call = call, dequantized(call)
     on_gpu = path().takes(call.operand.device)
-    plan = _grad_plan(call, plan) if on_gpu else plan
+    if on_gpu:
+        plan = libraries.settled(call, _grad_plan(call, plan), "attention_grad")
     if isinstance(plan, AttentionGradPlan):
         found = cuda_panels.backward(call, plan, out, stats, grad, needs)
     elif isinstance(plan, CsrAttentionPlan):
         found = cuda_rows.backward(call, out, stats, grad, needs)
+    elif isinstance(plan, libraries.LIBRARY_PLANS):
+        found = libraries.backward(call, plan, out, stats, grad, needs)
     elif on_gpu or _runs_unfused(call, plan):
         found = unfused.backward(call, grad, needs)
     else:

@@ -1,7 +1,4 @@
-"""The 128 x 128 tiles of a pattern that have edges: how many there are and how full, and lists for kernels.
-
-It stands alone because the choice of an implementation needs the counts, and several read the lists.
-"""
+"""Lists of the 128 x 128 tiles of a pattern that have edges, as kernels of attention read them."""
 
 from __future__ import annotations
 
@@ -9,29 +6,12 @@ from typing import NamedTuple
 
 import torch
 
+from gnnsparse.formats.tiles import TILE, Tiles, find_tiles, tiles_across
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 
-#: Rows and columns of a tile.
-TILE = 128
 _WORD = 32
-
-
-class Tiles(NamedTuple):
-    """Counts of the tiles of a pattern that have edges, in the order of its stored rows.
-
-    `full` tiles have an edge at each of their positions, `partial` ones do not, and both hold `nnz` edges.
-    """
-
-    full: int
-    partial: int
-    nnz: int
-
-    @property
-    def fill(self) -> float:
-        """The edges as a fraction of the positions of the tiles, those past the last row and column too."""
-        return self.nnz / max(1, TILE * TILE * (self.full + self.partial))
 
 
 class TileLists(NamedTuple):
@@ -47,45 +27,15 @@ class TileLists(NamedTuple):
     bits: torch.Tensor
 
 
-class _Found(NamedTuple):
-    numbers: torch.Tensor  # int64 [tiles], ascending: number of 128 rows * tiles across + column / 128
-    full: torch.Tensor  # bool [tiles]
-    runs: torch.Tensor  # int64 [runs], the tile of each run of edges of a row in a tile
-    lengths: torch.Tensor  # int64 [runs], edges of each run
-
-
-def _tiles_across(kernels: KernelCache) -> int:
-    return max(1, -(-kernels.csr.cols // TILE))
-
-
-def _find(kernels: KernelCache) -> _Found:
-    csr, across = kernels.csr, _tiles_across(kernels)
-    # Rows have ascending columns: the edges that a row has in a tile are neighbours.
-    keys = csr.row_index() * across + csr.indices // TILE
-    keys, lengths = torch.unique_consecutive(keys, return_counts=True)
-    rows, columns = keys // across, keys % across
-    numbers, runs = torch.unique(rows // TILE * across + columns, return_inverse=True)
-    edges = torch.zeros_like(numbers).index_add_(0, runs, lengths)
-    heights = (csr.rows - numbers // across * TILE).clamp(max=TILE)
-    return _Found(numbers, edges == heights * TILE, runs, lengths)
-
-
-@made_once
-def _counts(kernels: KernelCache) -> Tiles:
-    found = _find(kernels)
-    full = int(found.full.sum())
-    return Tiles(full, found.full.numel() - full, kernels.csr.nnz)
-
-
 def tiles_of(operand: SparseOperand) -> Tiles:
     """Count the tiles of an operand's pattern, once; time and memory are of the order of its edges."""
-    return _counts(operand.kernels)
+    return operand.kernels.tiles
 
 
 @made_once
 def tile_lists(kernels: KernelCache) -> TileLists:
     """List the tiles of a pattern; each partial one takes 2 KB."""
-    csr, across, found = kernels.csr, _tiles_across(kernels), _find(kernels)
+    csr, across, found = kernels.csr, tiles_across(kernels.csr), find_tiles(kernels.csr)
     panels = torch.arange(-(-csr.rows // TILE) + 1, device=csr.device)
     starts = torch.searchsorted(found.numbers, panels * across).int()
     index = (~found.full).cumsum(0) - 1

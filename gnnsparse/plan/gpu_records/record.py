@@ -130,6 +130,14 @@ class PanelRates:
 
 
 @dataclass(frozen=True)
+class TileRates:
+    """Microseconds of a full and of a partial 128 x 128 tile of one head, of q and v with 64 features."""
+
+    forward: tuple[float, float]
+    backward: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class AttentionRates:
     """Thresholds of fused attention."""
 
@@ -147,6 +155,7 @@ class AttentionRates:
     row_warps: int
     tile_heads: float
     tile_width: int
+    tiles: Mapping[str, TileRates]
 
 
 @dataclass(frozen=True)
