@@ -159,7 +159,7 @@ def by_edges(
     weights = (scores - top[row]).exp()
     total = torch.zeros_like(top).index_add(0, row, weights)
     sums = v.new_zeros(q.shape[0], *values.shape[1:]).index_add(0, row, weights[..., None] * values)
-    return sums / total.clamp_min(1e-300)[..., None]
+    return sums / total.clamp_min(torch.finfo(total.dtype).tiny)[..., None]
 
 
 def on_graph(name: str, precision: str, device: torch.device) -> Work:
