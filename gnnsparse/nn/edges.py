@@ -20,7 +20,15 @@ from gnnsparse.nn.adjacency import (
     copies_apart,
     with_copies,
 )
-from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_features, check_heads
+from gnnsparse.nn.inputs import (
+    MOST_FEATURES,
+    Nodes,
+    check_channels,
+    check_features,
+    check_heads,
+    is_plain_linear,
+)
+from gnnsparse.nn.joint_attention import Joint, suits
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.attention.edges import order_of
 from gnnsparse.ops.edges.schema import edge_counts
@@ -175,6 +183,8 @@ def log_counts(operand: SparseOperand) -> torch.Tensor | None:
 class EdgeAttention(GraphLayer):
     """Options and edges of a call of GATConv, GATv2Conv and TransformerConv; no layer itself."""
 
+    #: The class of the linear layers.
+    _linear: type[torch.nn.Module] = torch.nn.Linear
     add_self_loops = False
     fill_value: Fill = 0.0
     lin_edge: torch.nn.Linear | None
@@ -215,6 +225,22 @@ class EdgeAttention(GraphLayer):
         if edge_attr is None or self.lin_edge is None:
             return edges, None
         return edges, edges.features(edge_attr, adj, self.lin_edge.weight, self.fill_value)
+
+    def _joint(
+        self, score: str, edges: Edges, nodes: Nodes, layers: list[Any], *parameters: torch.Tensor | None,
+        **options: Any,
+    ) -> Joint | None:  # fmt: skip
+        """Return how attention reads one product of linear layers in one step of autograd, if it can."""
+        x, dropped = nodes[0], self.dropout if self.training else 0.0
+        if nodes[1] is not x or not (self.concat or self.heads == 1):
+            return None
+        if edges.copies is not None or edges.log_counts is not None:
+            return None
+        if not all(is_plain_linear(layer, self._linear) for layer in layers):
+            return None
+        joint = Joint(edges.operand, score, self.heads, self.out_channels, dropout_p=dropped, **options)
+        read = *(layer.weight for layer in layers), *(layer.bias for layer in layers)
+        return joint if suits(joint, x, *read, *parameters) else None
 
     def _check_loops(self, adj: SparseOperand, has_features: bool) -> None:
         instead = f"{type(self).__name__}(add_self_loops=False) to do without them"
@@ -359,6 +385,12 @@ def glorot_(tensor: torch.Tensor) -> None:
     """Draw a tensor uniformly by the rule of Glorot and Bengio (2010), from its last two sizes, as PyG."""
     bound = math.sqrt(6 / (tensor.shape[-2] + tensor.shape[-1]))
     torch.nn.init.uniform_(tensor, -bound, bound)
+
+
+def side_by_side(layers: list[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the weight and the bias (None if the first has none) of linear layers of one input as one."""
+    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    return torch.cat([layer.weight for layer in layers]), bias
 
 
 def joined(out: torch.Tensor, concat: bool) -> torch.Tensor:

@@ -8,13 +8,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_number
-from gnnsparse.nn.edges import EdgeAttention, Edges, Fill, attend, glorot_, joined, wants_weights
+from gnnsparse.nn.edges import (
+    EdgeAttention,
+    Edges,
+    Fill,
+    attend,
+    glorot_,
+    joined,
+    side_by_side,
+    wants_weights,
+)
 from gnnsparse.nn.inputs import Nodes, check_nodes, graph_size
+from gnnsparse.nn.joint_attention import Joint, joint_attention
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["GATConv", "GATv2Conv"]
 
+#: Rows of a weight of which a product has rows of whole vectors in each dtype.
+_WHOLE = 8
 #: Names of reductions of the features of the other edges at a target.
 _FILLS = ("mean", "add", "sum", "min", "max", "mul")
 
@@ -68,6 +80,10 @@ class _GatLayer(EdgeAttention):
             else:
                 glorot_(parameter)
         self._memo.clear()
+
+    def _alone(self, score: str, *given: Any) -> Joint | None:
+        """Return what `_joint` does, unless there is a residual."""
+        return self._joint(score, *given, negative_slope=self.negative_slope) if self.res is None else None
 
     def _attended(
         self, edges: Edges, adj: Any, targets: torch.Tensor | None, *given: Any, **options: Any
@@ -188,6 +204,11 @@ class GATConv(_GatLayer):
         size = graph_size(nodes, size, adj)
         want = wants_weights(return_attention_weights)
         edges, features = self._edges(adj, size, edge_attr)
+        if features is None and not want and self.lin is not None and self.lin.bias is None:
+            given = self.att_dst, self.att_src, self.bias
+            joint = self._alone("additive", edges, nodes, [self.lin], *given)
+            if joint is not None:
+                return joint_attention(joint, nodes[0], self._with_scores(self.lin.weight), added=self.bias)
         sources, targets = self._mapped(nodes)
         q, k = self._node_scores(sources, targets)
         if q is None:
@@ -207,6 +228,15 @@ class GATConv(_GatLayer):
         if targets is sources and of_targets is of_sources:
             return mapped, mapped
         return mapped, of_targets(targets).unflatten(1, (self.heads, -1))
+
+    def _with_scores(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return W over rows that make the scores of targets and of sources, zeros to whole vectors."""
+        vectors = torch.cat([self.att_dst, self.att_src]).transpose(0, 1)  # [heads, 2, out]
+        scores = vectors @ weight.unflatten(0, (self.heads, -1))
+        rows = [weight, scores.transpose(0, 1).flatten(0, 1)]
+        if rest := -(len(weight) + 2 * self.heads) % _WHOLE:
+            rows.append(weight.new_zeros(rest, weight.shape[1]))
+        return torch.cat(rows)
 
     def _node_scores(
         self, sources: torch.Tensor, targets: torch.Tensor | None
@@ -285,6 +315,12 @@ class GATv2Conv(_GatLayer):
         size = graph_size(nodes, None, adj)
         want = wants_weights(return_attention_weights)
         edges, features = self._edges(adj, size, edge_attr)
+        if features is None and not want and not self.share_weights:
+            layers = [self.lin_l, self.lin_r]
+            joint = self._alone("gatv2", edges, nodes, layers, self.att, self.bias)
+            if joint is not None:
+                weight, bias = side_by_side(layers)
+                return joint_attention(joint, sources, weight, bias, self.att[0], self.bias)
         k = self.lin_l(sources).unflatten(1, (self.heads, -1))
         shared = self.share_weights and targets is sources
         q = k if shared else self.lin_r(targets).unflatten(1, (self.heads, -1))

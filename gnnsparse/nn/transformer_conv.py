@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_flag
-from gnnsparse.nn.edges import EdgeAttention, attend, joined, wants_weights
+from gnnsparse.nn.edges import EdgeAttention, attend, joined, side_by_side, wants_weights
 from gnnsparse.nn.inputs import check_nodes, graph_size, is_plain_linear
+from gnnsparse.nn.joint_attention import joint_attention
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -37,8 +38,6 @@ class TransformerConv(EdgeAttention):
         root_weight: whether there is the term W_skip x_i; its parameters exist in either case, as in PyG.
     """
 
-    #: The class of the linear layers.
-    _linear: type[torch.nn.Module] = torch.nn.Linear
     lin_beta: torch.nn.Linear | None
 
     def __init__(
@@ -105,7 +104,12 @@ class TransformerConv(EdgeAttention):
         wants_weights(return_attention_weights)
         want = return_attention_weights is not None
         edges, features = self._edges(adj, size, edge_attr)
-        q, k, v, root = self._projected(sources, targets)
+        layers = self._projections()
+        if features is None and not want and self.lin_beta is None:
+            joint = self._joint("dot", edges, nodes, layers, has_root=self.root_weight)
+            if joint is not None:
+                return joint_attention(joint, sources, *side_by_side(layers))
+        q, k, v, root = self._projected(sources, targets, layers)
         options: dict[str, Any] = {"score": "dot"}
         if features is not None and self.lin_edge is not None:
             options["edge_weight"] = self.lin_edge.weight
@@ -121,20 +125,21 @@ class TransformerConv(EdgeAttention):
             y = self._with_root(y, root)
         return y if weights is None else (y, (edges.index(adj), weights))
 
+    def _projections(self) -> list[Any]:
+        """Return the linear layers of queries, keys, values and the skip connection if there is one."""
+        layers = [self.lin_query, self.lin_key, self.lin_value]
+        return [*layers, self.lin_skip] if self.root_weight else layers
+
     def _projected(
-        self, sources: torch.Tensor, targets: torch.Tensor
+        self, sources: torch.Tensor, targets: torch.Tensor, layers: list[Any]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Return queries, keys and values [nodes, heads, out], and the skip connection or None.
 
         Where sources are targets one product computes all; its gradient reads the input and sums biases once.
         """
-        layers = [self.lin_query, self.lin_key, self.lin_value]
-        if self.root_weight:
-            layers.append(self.lin_skip)
         if targets is sources and all(is_plain_linear(layer, self._linear) for layer in layers):
-            weight = torch.cat([layer.weight for layer in layers])
-            bias = None if self.lin_query.bias is None else torch.cat([layer.bias for layer in layers])
-            parts = F.linear(sources, weight, bias).split([len(layer.weight) for layer in layers], dim=1)
+            product = F.linear(sources, *side_by_side(layers))
+            parts = product.split([len(layer.weight) for layer in layers], dim=1)
         else:
             inputs = targets, sources, sources, targets
             parts = tuple(layer(x) for layer, x in zip(layers, inputs, strict=False))

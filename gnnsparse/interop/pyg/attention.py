@@ -73,6 +73,7 @@ class _StandIn:
     __slots__ = ("_memo", "precision")
     _memo: _Memo
     precision: Precision
+    _linear = Linear
     #: Names of the linear maps of sources and of targets.
     _maps = ("lin_l", "lin_r")
 
@@ -89,7 +90,6 @@ class _Gat(_StandIn, GATConv):  # type: ignore[misc, override]
 
 
 class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
-    _linear = Linear
     _maps = ("lin_key", "lin_query")
 
 

@@ -444,11 +444,17 @@ def _suits_attention(call: GraphCall) -> bool:
     if not is_plain(*a) or not is_eager() or not path().takes(call.operand.device):
         return True
     extras = a.bias is not None or call.dropout_p > 0 or call.is_causal
-    sizes, kernels = (a.q.shape[2], False, a.v.shape[2], call.heads, extras), call.operand.kernels
+    sizes = a.q.shape[2], False, a.v.shape[2], call.heads, extras
+    return not rows_are_faster(call.operand, sizes, needs_grad(*a))
+
+
+def rows_are_faster(operand: SparseOperand, sizes: tuple[Any, ...], with_grad: bool) -> bool:
+    """Return whether attention is planned over rows; `sizes` are those of its Product."""
+    kernels = operand.kernels
     plans = [kernels.plan_of(Product("attention", *sizes))]
-    if needs_grad(*a):
-        plans.append(kernels.plan_of(Product("attention_grad", *sizes), call.operand.T.kernels))
-    return not all(isinstance(plan, CsrAttentionPlan) for plan in plans)
+    if with_grad:
+        plans.append(kernels.plan_of(Product("attention_grad", *sizes), operand.T.kernels))
+    return all(isinstance(plan, CsrAttentionPlan) for plan in plans)
 
 
 def _suits_products(call: GraphCall) -> bool:

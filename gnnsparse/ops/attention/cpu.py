@@ -144,7 +144,7 @@ def graph_backward(
     call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
     grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
 ) -> Arrays:  # fmt: skip
-    """Compute the gradients of `schema._graph_gradients`."""
+    """Compute the gradients of `schema.graph_gradients`."""
     operand, heads, threads = call.operand, call.heads, torch.get_num_threads()
     needed = dict(zip(Arrays._fields, needs, strict=True))
     edges, new = _new_edges(call), _new_grads(call, needed)

@@ -134,10 +134,15 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
 
 
 class _Backward:
-    """The passes of a backward pass; `needs` says by the names of Arrays which gradients are needed."""
+    """The passes of a backward pass; `needs` says by the names of Arrays which gradients are needed.
 
-    def __init__(self, call: GraphCall, needs: dict[str, bool], tiles: bool) -> None:
-        self.call, self.needs, self.tiles = call, needs, tiles
+    Those for which `into` has a tensor of the dtype that kernels write are written there.
+    """
+
+    def __init__(
+        self, call: GraphCall, needs: dict[str, bool], tiles: bool, into: Arrays | None = None
+    ) -> None:
+        self.call, self.needs, self.tiles, self._into = call, needs, tiles, into
         self._problem = arguments.native_graph_attention(call)
 
     def _numbers(self, rows: int, width: int) -> torch.Tensor:
@@ -149,6 +154,9 @@ class _Backward:
         x = getattr(self.call.arrays, name)
         if x is None or not self.needs[name]:
             return None
+        to: torch.Tensor | None = None if self._into is None else getattr(self._into, name)
+        if to is not None and to.dtype == x.dtype:
+            return to
         if x.dim() == 2:
             return x.new_empty(x.shape[0], self.call.heads)
         return _rows_like(x, x.shape[0], self.call.heads, x.shape[2])
@@ -219,9 +227,9 @@ class _Backward:
 
 def graph_backward(
     call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
-    grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
+    grad_weights: torch.Tensor | None, needs: tuple[bool, ...], into: Arrays | None = None,
 ) -> Arrays:  # fmt: skip
-    """Compute the gradients of `schema._graph_gradients`."""
+    """Compute the gradients of `schema.graph_gradients`."""
     if not _fits(call):
         return unfused.graph_backward(call, grad_out, grad_mapped, grad_weights, needs)
     given, storage, inner = call.arrays, call.operand.precision.storage, None
@@ -236,7 +244,7 @@ def graph_backward(
             inner = result.times(grad_out, grad_mapped)
             if grad_weights is not None:
                 inner += row_sums(call.operand, graph_weights(call, result) * grad_weights)
-        passes = _Backward(call, dict(zip(Arrays._fields, needs, strict=True)), tiles)
+        passes = _Backward(call, dict(zip(Arrays._fields, needs, strict=True)), tiles, into)
         edges, found = passes.rows(
             _laid_out_result(result, storage), out=grad_out, weights=grad_weights, inner=inner,
             mapped=grad_mapped,

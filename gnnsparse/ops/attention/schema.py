@@ -142,17 +142,20 @@ def run_graph(call: GraphCall, wants_weights: bool) -> Outputs:
 
 
 @ranged("graph_attention_backward")
-def _graph_gradients(
-    call: GraphCall, outputs: Sequence[Any], grads: Tensors, needs: Sequence[bool]
+def graph_gradients(
+    call: GraphCall, outputs: Sequence[Any], grads: Tensors, needs: Sequence[bool], into: Arrays | None = None
 ) -> Arrays:
-    """Compute the needed gradients of the arrays from those (or None) of out, mapped and the weights."""
+    """Compute the needed gradients of the arrays from those (or None) of out, mapped and the weights.
+
+    A GPU writes those of q, k and v to the tensors `into`, where they have the dtype that its kernels write.
+    """
     out, mapped, stats = outputs
     result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
     grad_out, grad_mapped, grad_weights = (None if g is None else materialised(g) for g in grads)
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
-    return _backend(call.operand).graph_backward(
-        call, result, grad_out, None if result.mapped is None else grad_mapped, grad_weights, tuple(needs)
-    )
+    given = call, result, grad_out, None if result.mapped is None else grad_mapped, grad_weights, tuple(needs)
+    on_gpu = path().takes(call.operand.device)
+    return cuda_rows.graph_backward(*given, into) if on_gpu else cpu.graph_backward(*given)
 
 
 # Autograd. Arguments: the tensors, the seed of dropout, the operand or its handle, and options.
@@ -203,12 +206,14 @@ class _Recorded(torch.autograd.Function):
         if traced or (is_eager() and not needs_grad(*given, *tensors)):
             found = cls.gradients(ctx, tensors, seed, results, wanted, needs, traced)
             return *(g if need else None for g, need in zip(found, needs, strict=True)), *rest
-        return *_with_graph(lambda again: cls.unfused(ctx, again, seed), tensors, needs, wanted), *rest
+        return *with_graph(lambda again: cls.unfused(ctx, again, seed), tensors, needs, wanted), *rest
 
 
-def _with_graph(
+def with_graph(
     compute: Callable[[list[Any]], Tensors], tensors: list[Any], needs: Sequence[bool], grads: Tensors
 ) -> Tensors:
+    """Return the needed gradients, with a graph, from those (or None) of the results of a function."""
+
     def run(*wanted: torch.Tensor) -> tuple[torch.Tensor, ...]:
         found = iter(wanted)
         outputs = compute([next(found) if need else x for x, need in zip(tensors, needs, strict=True)])
@@ -292,7 +297,7 @@ class _GraphAttention(_Recorded):
         call = _graph_call(tensors, seed, ctx.operand, ctx.options)
         if ctx.keys_are_values:
             call = call._replace(arrays=call.arrays._replace(v=call.arrays.k))
-        return _graph_gradients(call, results, grads, needs)
+        return graph_gradients(call, results, grads, needs)
 
     @classmethod
     def setup(cls, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -413,7 +418,7 @@ def _run_graph_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
     *arrays, seed = arguments[: _ARRAYS + 1]
     out, mapped, stats, *grads, operand, needs = arguments[_ARRAYS + 1 : _ARRAYS + 9]
     call = _graph_call(arrays, seed, operand, arguments[_ARRAYS + 9 :])
-    return _or_empty(_graph_gradients(call, (out, mapped, stats), grads, needs), out)
+    return _or_empty(graph_gradients(call, (out, mapped, stats), grads, needs), out)
 
 
 def _fake_graph_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
