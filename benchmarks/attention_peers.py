@@ -40,8 +40,8 @@ from gnnsparse.runtime.environment import describe_environment, write_json
 
 _Call = Callable[..., torch.Tensor]
 _PRECISIONS = {**DTYPES, "bf16": torch.bfloat16}
-#: The largest relative error, in the Frobenius norm, of a result that is right.
-LIMITS = {"fp32": 1e-3, "fp16": 1e-2, "bf16": 4e-2}
+#: The largest relative error, in the Frobenius norm, of a result that is not called wrong.
+LIMITS = {"fp32": 1e-3, "fp16": 5e-2, "bf16": 5e-2}
 #: Rows and columns of a block, the share of blocks that are kept, and the window's radius.
 BLOCK, KEPT, RADIUS = 128, 0.094, 128
 SLOPE = 0.2

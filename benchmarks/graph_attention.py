@@ -66,7 +66,8 @@ def times(
     "forward_problem" and "both_problem" say why a call could not be captured, and was timed with its Python.
     """
     out = call()
-    grad = torch.randn_like(out)
+    grad, has_gradients = torch.randn_like(out), out.requires_grad
+    del out  # while its graph lives, the leaves belong to this stream, and no capture can use them on another
 
     def both() -> None:
         torch.autograd.grad(call(), leaves, grad)
@@ -77,7 +78,8 @@ def times(
 
     timings = {
         name: measure(run, device, repeats=repeats, graph=device.type == "cuda")
-        for name, run in (("forward", forward), *([("both", both)] if out.requires_grad else []))
+        for name, run in (("forward", forward), ("both", both))
+        if name == "forward" or has_gradients
     }
     problems = {f"{name}_problem": t.problem for name, t in timings.items() if t.problem is not None}
     return {**{f"{name}_ms": t.median for name, t in timings.items()}, **problems}
