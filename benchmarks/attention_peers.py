@@ -78,7 +78,7 @@ class Work:
             of graphs [nodes, heads, features].
         graph: which keys each query attends to; of dense attention None.
         features: of edges behind a map [edges, features], else None.
-        ours: prepares the graph and returns gnnsparse's call.
+        ours: prepares the graph and returns gnnsparse's call; takes options of `gnnsparse.attention`.
         exact: attention of two heads: takes what `part` makes of the leaves.
         part: takes the name of a leaf (or "out") and it, and returns its first and its last head.
     """
@@ -89,7 +89,7 @@ class Work:
     leaves: dict[str, torch.Tensor]
     graph: gnnsparse.SparseGraph | None
     features: torch.Tensor | None
-    ours: Callable[[], _Call]
+    ours: Callable[..., _Call]
     exact: _Call
     part: Callable[[str, torch.Tensor], torch.Tensor]
 
@@ -118,9 +118,9 @@ def on_pattern(name: str, precision: str, device: torch.device, sizes: Sizes) ->
     }
     graph = pattern(name, sizes.length)
 
-    def ours() -> _Call:
+    def ours(**options: Any) -> _Call:
         a = gnnsparse.prepare(graph, precision=precision, cache=False).to(device)
-        return partial(gnnsparse.attention, a)
+        return partial(gnnsparse.attention, a, **options)
 
     def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         scores = q @ k.mT * q.shape[-1] ** -0.5
@@ -380,6 +380,7 @@ PEERS = {
         ("window", "blocks", "vector-wise", "dot", "additive", "gatv2", "edges", "map"),
         "gnnsparse", "gnnsparse",
     ),
+    "gnnsparse tiles": Peer(lambda work: work.ours(impl="blocks"), ("blocks",), "gnnsparse", "gnnsparse"),
     "FA4": Peer(fa4, ("dense", "window", "blocks"), "flash_attn.cute", "flash-attn-4"),
     "FlexAttention": Peer(partial(flex, "TRITON"), ("window", "blocks")),
     "FlexAttention FLASH": Peer(
@@ -448,6 +449,10 @@ class Row:
             if repeats:
                 leaves = [*self.work.leaves.values()]
                 found |= times(lambda: call(**self.work.leaves), leaves, self.device, repeats)
+            if isinstance(call, partial) and call.func is gnnsparse.attention and not call.keywords:
+                # Its plan may name a library.
+                heads = leaves[0].shape[:2].numel()
+                found["kernel"] = call.args[0].plan(op="attention", width=64, heads=heads).kernel
         # Whatever a library raises is its result.
         except Exception as error:
             return {"problem": f"crashed: {one_line(error)}"}

@@ -125,6 +125,34 @@ def attention_table() -> str:
     return table(["pattern", "forward, ms", "forward and backward, ms"], rows) + "\n\n" + origin(data)
 
 
+def attention_peers_table() -> str:
+    """Make the table of attention by all libraries, with and without gradients, and of their problems."""
+    data = load("attention_peers.json")
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for r in data["rows"]:
+        found.setdefault((r["work"], r["precision"]), {})[r["peer"]] = r
+    rows, problems = [], {}
+    for (work, precision), cells in found.items():
+        # Vectors are no pattern of the others: beside them stands their dense attention.
+        others = found.get(("dense", precision), {}) if work.startswith("vector-wise") else cells
+        speeds = []
+        for key in ("forward_ms", "both_ms"):
+            theirs = [r[key] for name, r in others.items() if not name.startswith("gnnsparse") and key in r]
+            ours = cells.get("gnnsparse", {}).get(key)
+            speeds.append(f"{min(theirs) / ours:.2f}x" if theirs and ours else "")
+        line = [f"{work}, {precision}"]
+        for name in data["peers"]:
+            r = cells.get(name, {})
+            times = (f"{r[key]:.3g}" for key in ("forward_ms", "both_ms") if key in r)
+            line.append(r.get("problem", "").partition(":")[0] or " / ".join(times))
+            if "problem" in r:
+                problems.setdefault(f"{name}: {r['problem']}", []).append(line[0])
+        rows.append([*line, " / ".join(filter(None, speeds))])
+    header = ["work, forward / with gradients, ms", *data["peers"], "speed beside the best"]
+    said = (f"{why} ({'; '.join(dict.fromkeys(of))})." for why, of in problems.items())
+    return "\n\n".join([table(header, rows), *said, origin(data)])
+
+
 def graph_attention_table() -> str:
     """Make the table of graph attention: forward, and forward with backward, by score or edge features."""
     data = load("graph_attention.json")
@@ -410,6 +438,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "agnn-layer": agnn_layer_table,
     "agnn-step": agnn_step_table,
     "attention": attention_table,
+    **({"attention-peers": attention_peers_table} if (RESULTS / "attention_peers.json").is_file() else {}),
     "graph-attention": graph_attention_table,
     "layer-steps": layer_steps_table,
     "accelerated": accelerated_table,

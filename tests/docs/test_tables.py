@@ -319,3 +319,38 @@ def test_the_effects_are_of_figures_that_there_are() -> None:
     for name, module in papers.items():
         asked = paper_tables.FIGURES[name]
         assert asked <= set(module.PAPER.figures), name
+
+
+def test_attention_beside_other_libraries_prints_losses_and_problems(tables: ModuleType) -> None:
+    def row(work: str, peer: str, *ms: float, problem: str = "") -> dict[str, Any]:
+        times = dict(zip(("forward_ms", "both_ms"), ms, strict=False))
+        return {
+            "work": work,
+            "precision": "fp16",
+            "peer": peer,
+            **times,
+            **({"problem": problem} if problem else {}),
+        }
+
+    measured = json.loads((tables.RESULTS / "attention.json").read_text())
+    measured["peers"] = {name: {} for name in ("gnnsparse", "gnnsparse tiles", "FA4", "cuDNN", "turbo-gnn")}
+    measured["rows"] = [
+        row("dense", "FA4", 2.0, 7.0), row("dense", "cuDNN", 2.2, 6.0),
+        row("blocks", "gnnsparse", 0.4, 2.0), row("blocks", "gnnsparse tiles", 0.1, 0.1),
+        row("blocks", "FA4", 0.3, 1.0),
+        row("vector-wise 90 %", "gnnsparse", 1.0, 12.0),
+        row("dot 4 x 32", "gnnsparse", 0.25, 1.0), row("dot 4 x 32", "turbo-gnn", problem="crashed: SIGSEGV"),
+        row("GAT 8 x 16", "gnnsparse", 0.25, 1.0), row("GAT 8 x 16", "turbo-gnn", 0.5),
+    ]  # fmt: skip
+    (tables.RESULTS / "attention_peers.json").write_text(json.dumps(measured))
+    text = tables.attention_peers_table()
+    cells = {
+        line.split(" | ")[0].strip("| "): [cell.strip() for cell in line.strip("|").split("|")][1:]
+        for line in text.splitlines() if line.startswith("| ")
+    }  # fmt: skip
+    assert cells["dense, fp16"] == ["", "", "2 / 7", "2.2 / 6", "", ""]
+    assert cells["blocks, fp16"] == ["0.4 / 2", "0.1 / 0.1", "0.3 / 1", "", "", "0.75x / 0.50x"]
+    assert cells["vector-wise 90 %, fp16"] == ["1 / 12", "", "", "", "", "2.00x / 0.50x"]
+    assert cells["dot 4 x 32, fp16"] == ["0.25 / 1", "", "", "", "crashed", ""]
+    assert cells["GAT 8 x 16, fp16"] == ["0.25 / 1", "", "", "", "0.5", "2.00x"]
+    assert "turbo-gnn: crashed: SIGSEGV (dot 4 x 32, fp16)." in text
