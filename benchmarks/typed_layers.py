@@ -1,0 +1,165 @@
+"""Times training steps of PyG's layers for typed graphs, as they are and accelerated, on a citation graph.
+
+    python -m benchmarks.typed_layers --out benchmarks/results/typed_layers.json
+
+The graph has the types and sizes of ogbn-mag (Hu et al. 2020, "Open Graph Benchmark", table 2): papers,
+authors, institutions and fields of study, four relations and their reverses, at --scale 1 1.94 million nodes
+and 42 million edges. Ends of edges are drawn by a power law, labels of papers at random. A model has two
+layers of 128 features and a linear classifier; a step is forward, cross entropy of the papers, backward and
+Adam. Models that are compared run in one process, and begin with the same weights, so that equal losses show
+equal functions. Those that do not fit into memory have no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_geometric.nn as pyg
+
+import gnnsparse.interop.pyg as interop
+from benchmarks.train_step import captured, make_step
+from gnnsparse.runtime.environment import describe_environment, write_json
+from gnnsparse.runtime.timing import CaptureError, measure
+
+WIDTH, CLASSES, HEADS = 128, 349, 8
+NODES = {"paper": 736_389, "author": 1_134_649, "institution": 8_740, "field": 59_965}
+RELATIONS = {
+    ("author", "affiliated", "institution"): 1_043_998,
+    ("author", "writes", "paper"): 7_145_660,
+    ("paper", "cites", "paper"): 5_416_271,
+    ("paper", "has", "field"): 7_505_078,
+}
+KINDS = ("pyg", "fp32", "fp32 captured", "fp16", "fp16 captured")
+#: Exponent of the number of edges that the n-th node of a type has, n ** -SKEW.
+SKEW = 0.5
+_WARMUP = 12
+
+Typed = dict[tuple[str, str, str], torch.Tensor]
+
+
+def typed_graph(scale: float, device: torch.device) -> tuple[dict[str, int], Typed]:
+    """Return the number of nodes of each type, and the edges of each relation and of its reverse."""
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    nodes = {name: max(1, round(count * scale)) for name, count in NODES.items()}
+    edges: Typed = {}
+    for (source, name, target), count in RELATIONS.items():
+        ends = []
+        for kind in (source, target):
+            drawn = torch.rand(round(count * scale), generator=generator, dtype=torch.float64, device="cpu")
+            order = torch.randperm(nodes[kind], generator=generator, device="cpu")
+            ends.append(order[(drawn ** (1 / (1 - SKEW)) * nodes[kind]).long()])
+        found = torch.stack(ends).to(device)
+        edges[source, name, target] = found
+        edges[target, f"rev_{name}", source] = found.flip(0)
+    return nodes, edges
+
+
+class Homogeneous(torch.nn.Module):
+    """Two layers on the nodes of all types, whose edges have the numbers of their relations."""
+
+    def __init__(self, name: str, nodes: dict[str, int], edges: Typed) -> None:
+        super().__init__()
+        starts, at = {}, 0
+        for kind, count in nodes.items():
+            starts[kind], at = at, at + count
+        apart = [
+            ends + torch.tensor([[starts[kind[0]]], [starts[kind[2]]]], dtype=torch.int64, device=ends.device)
+            for kind, ends in edges.items()
+        ]
+        counts = torch.tensor([ends.shape[1] for ends in apart], dtype=torch.int64, device=apart[0].device)
+        self.edges, self.papers = torch.cat(apart, dim=1), nodes["paper"]
+        numbers = torch.arange(len(apart), dtype=torch.int64, device=counts.device)
+        self.types = numbers.repeat_interleave(counts)
+        make = {
+            "RGCN": lambda: pyg.RGCNConv(WIDTH, WIDTH, len(edges)),
+            "RGAT": lambda: pyg.RGATConv(WIDTH, WIDTH // HEADS, len(edges), heads=HEADS),
+        }[name]
+        self.convs = torch.nn.ModuleList(make() for _ in range(2))
+        self.lin = torch.nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: torch.Tensor, edges: Typed) -> torch.Tensor:
+        for conv in self.convs:
+            x = conv(x, self.edges, self.types).relu()
+        return self.lin(x[: self.papers])
+
+
+class Hgt(torch.nn.Module):
+    """Two layers of HGT on the nodes of each type."""
+
+    def __init__(self, name: str, nodes: dict[str, int], edges: Typed) -> None:
+        super().__init__()
+        self.nodes, metadata = nodes, ([*nodes], [*edges])
+        self.convs = torch.nn.ModuleList(pyg.HGTConv(WIDTH, WIDTH, metadata, HEADS) for _ in range(2))
+        self.lin = torch.nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: torch.Tensor, edges: Typed) -> torch.Tensor:
+        of_types = dict(zip(self.nodes, x.split([*self.nodes.values()]), strict=True))
+        for conv in self.convs:
+            of_types = conv(of_types, edges)
+        return self.lin(of_types["paper"])
+
+
+MODELS: dict[str, Any] = {"RGCN": Homogeneous, "HGT": Hgt, "RGAT": Homogeneous}
+
+
+def step_of(name: str, kind: str, nodes: dict[str, int], edges: Typed) -> dict[str, Any]:
+    """Time one training step, of a kind in `KINDS`."""
+    device = next(iter(edges.values())).device
+    torch.manual_seed(0)
+    model = MODELS[name](name, nodes, edges).to(device)
+    if kind != "pyg":
+        interop.accelerate(model)
+    x = torch.randn(sum(nodes.values()), WIDTH, dtype=torch.float32, device=device)
+    y = torch.randint(CLASSES, (nodes["paper"],), device=device)
+    train = torch.rand(nodes["paper"], dtype=torch.float32, device=device) < 0.85
+    before = torch.cuda.memory_allocated(device)
+    step = make_step(model, edges, x, y, train, "fp16" if kind.startswith("fp16") else None)  # type: ignore[arg-type]
+    for _ in range(_WARMUP):
+        loss = float(step())
+    torch.cuda.reset_peak_memory_stats(device)
+    if kind.endswith("captured"):
+        step = captured(step)
+    ms = measure(step, device, repeats=7).median
+    peak = (torch.cuda.max_memory_allocated(device) - before) / 1e9
+    ran_on = [line.strip() for line in str(interop.report(model)).splitlines()[:3]] if kind != "pyg" else []
+    shown = loss if math.isfinite(loss) else None
+    return {"layer": name, "name": kind, "ms": ms, "loss": shown, "peak_gb": peak, "ran_on": ran_on}
+
+
+def rows(arguments: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
+    """Time all steps."""
+    nodes, edges = typed_graph(arguments.scale, device)
+    for name in arguments.layers:
+        for kind in arguments.kinds:
+            gc.collect()
+            torch.cuda.empty_cache()
+            try:
+                yield step_of(name, kind, nodes, edges)
+            except (CaptureError, RuntimeError) as problem:  # out of memory
+                yield {"layer": name, "name": kind, "ms": None, "error": str(problem).splitlines()[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of nodes and edges")
+    parser.add_argument("--layers", nargs="+", default=[*MODELS], choices=[*MODELS])
+    parser.add_argument("--kinds", nargs="+", default=[*KINDS], choices=[*KINDS])
+    arguments = parser.parse_args()
+    device = torch.device("cuda", torch.cuda.current_device())
+    results: dict[str, Any] = {**describe_environment(device), "scale": arguments.scale, "steps": []}
+    for row in rows(arguments, device):
+        print(row, flush=True)
+        results["steps"].append(row)
+    if arguments.out is not None:
+        write_json(arguments.out, results)
+
+
+if __name__ == "__main__":
+    main()
