@@ -890,6 +890,9 @@ class SampleDraw:
 class SampleRows:
     def __init__(self, targets: torch.Tensor, used: _Array, windows: _Array, trees: _Array) -> None: ...
 
+class SampleNegatives:
+    def __init__(self, distinct: bool, keeps_source: bool) -> None: ...
+
 class SampleDrawn:
     def __init__(self, places: _Array, copies: _Array, keys: _Array) -> None: ...
 
@@ -921,7 +924,9 @@ def number_nodes(
     numbers: torch.Tensor,
     threads: int,
 ) -> int: ...
-def draw_negatives(a: Csr, draw: SampleDraw, first: int, pairs: torch.Tensor, threads: int) -> int: ...
+def draw_negatives(
+    a: Csr, draw: SampleDraw, of: SampleNegatives, pairs: torch.Tensor, threads: int
+) -> int: ...
 def cuda_draw_neighbors(
     graph: SampleGraph,
     draw: SampleDraw,
@@ -964,7 +969,7 @@ def cuda_number_nodes(
     stream: int,
 ) -> None: ...
 def cuda_draw_negatives(
-    a: Csr, draw: SampleDraw, first: int, pairs: torch.Tensor, missing: torch.Tensor, stream: int
+    a: Csr, draw: SampleDraw, of: SampleNegatives, pairs: torch.Tensor, missing: torch.Tensor, stream: int
 ) -> None: ...
 def cuda_gather_rows(
     rows: torch.Tensor,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gnnsparse.sampling.features import FEATURE_DTYPES, PLACEMENTS, FeatureStore
     from gnnsparse.sampling.prefetching import prefetch
     from gnnsparse.sampling.sampler import METHODS, LinkSample, NeighborSampler, Sample, Subgraph
+    from gnnsparse.sampling.typed import TypedLinkSample, TypedNeighborSampler, TypedSubgraph
 
 __all__ = [
     "FEATURE_DTYPES",
@@ -25,6 +26,9 @@ __all__ = [
     "NeighborSampler",
     "Sample",
     "Subgraph",
+    "TypedLinkSample",
+    "TypedNeighborSampler",
+    "TypedSubgraph",
     "prefetch",
 ]
 
@@ -35,5 +39,6 @@ __getattr__ = lazy_names(
         "gnnsparse.sampling.features": ("FEATURE_DTYPES", "FeatureStore", "PLACEMENTS"),
         "gnnsparse.sampling.prefetching": ("prefetch",),
         "gnnsparse.sampling.sampler": ("LinkSample", "METHODS", "NeighborSampler", "Sample", "Subgraph"),
+        "gnnsparse.sampling.typed": ("TypedLinkSample", "TypedNeighborSampler", "TypedSubgraph"),
     },
 )

@@ -534,18 +534,30 @@ def refuse_repeat(seeds: torch.Tensor) -> None:
     bad_value("seeds", f"element {at} is {node} once more; accepted: different nodes, as from torch.unique")
 
 
-def draw_negatives(csr: Csr, draw: _native.SampleDraw, count: int) -> torch.Tensor:
-    """Draw sources and targets without an edge, int64 [count, 2]; different ones if the matrix is square."""
-    device = csr.device
+def draw_negatives(
+    csr: Csr,
+    draw: _native.SampleDraw,
+    count: int,
+    *,
+    distinct: bool = True,
+    sources: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Draw sources and targets without an edge, int64 [count, 2]; `distinct`: of two different nodes.
+
+    With `sources`, int64 [count], only targets are drawn.
+    """
+    device, of = csr.device, _native.SampleNegatives(distinct, sources is not None)
     pairs = torch.empty(count, 2, dtype=torch.int64, device=device)
     if count == 0:
         return pairs
+    if sources is not None:
+        pairs[:, 0] = sources
     if path().takes(device):
         missing = torch.full((1,), _NO_PLACE, dtype=torch.int32, device=device)
-        launch(device, "cuda_draw_negatives", csr.view, draw, 0, pairs, missing)
+        launch(device, "cuda_draw_negatives", csr.view, draw, of, pairs, missing)
         found = int(missing) == _NO_PLACE
     else:
-        found = _native.draw_negatives(csr.view, draw, 0, pairs, torch.get_num_threads()) < 0
+        found = _native.draw_negatives(csr.view, draw, of, pairs, torch.get_num_threads()) < 0
     if not found:
         bad_value("graph", "joins nearly all pairs of its nodes; accepted: one with pairs without an edge")
     return pairs

@@ -29,6 +29,7 @@ from gnnsparse.sampling.blocks import (
     prepare_block,
 )
 from gnnsparse.sampling.draws import (
+    Clock,
     LayerDraw,
     Neighbourhood,
     Nodes,
@@ -46,15 +47,15 @@ from gnnsparse.sparse.prepared import NORMALIZATIONS
 _MOST_FANOUT = 2**31 - 1
 
 
-def check_fanouts(name: str, fanouts: Any) -> tuple[int, ...]:
-    """Return fan-outs, positive integers or -1, as a tuple, else raise."""
-    accepted = "positive integers, or -1 for all neighbours"
+def check_fanouts(name: str, fanouts: Any, *, zero: bool = False) -> tuple[int, ...]:
+    """Return fan-outs, positive integers or -1, and 0 if it may be, as a tuple, else raise."""
+    accepted = f"{'integers of 0 or more' if zero else 'positive integers'}, or -1 for all neighbours"
     if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
         bad_type(name, fanouts, f"a sequence of {accepted}")
     if len(fanouts) == 0:
         bad_value(name, f"is empty; accepted: {accepted}, one for each layer")
     for fanout in fanouts:
-        if check_integer(name, fanout, -1, accepted, _MOST_FANOUT) == 0:
+        if check_integer(name, fanout, -1, accepted, _MOST_FANOUT) == 0 and not zero:
             bad_value(name, f"got 0; accepted: {accepted}")
     return tuple(fanouts)
 
@@ -71,7 +72,39 @@ _MOST_STEPS, _MOST_SEED = 2**32 - 1, 2**63 - 1
 #: Values of the argument `temporal_strategy`.
 TEMPORAL_STRATEGIES = ("uniform", "last")
 #: Trees and layers of a disjoint sample that have random words of their own.
-_MOST_TREES, _MOST_LAYERS = 2**24 - 2, 2**8
+_MOST_TREES, MOST_LAYERS = 2**24 - 2, 2**8
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How edges are drawn: the options of `NeighborSampler` of these names."""
+
+    method: str
+    replace: bool
+    seed: int
+    newest: bool
+
+    @classmethod
+    def check(cls, method: Any, replace: Any, seed: Any, temporal_strategy: Any, weights: Any) -> Drawing:
+        """Check the options, else raise."""
+        check_choice("method", method, METHODS)
+        check_flag("replace", replace)
+        if (weights is None) == (method == "weighted"):
+            got = "None" if weights is None else "weights"
+            bad_value("weights", f"got {got} with method={method!r}; accepted: with 'weighted'")
+        if replace and method == "labor":
+            bad_value("replace", "got True with method='labor', which draws an edge once; accepted: False")
+        check_integer("seed", seed, 0, "an integer from 0 to 2^63 - 1", _MOST_SEED)
+        newest = check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES) == "last"
+        return cls(method, replace, seed, newest)
+
+    def layer(self, fanout: int, step: int, number: int, relation: int = 0, loops: int = 0) -> LayerDraw:
+        """Return the draw of a layer; those of each relation have random words of their own."""
+        rule, count = (Rule.ALL, 0) if fanout < 0 else (_RULES[self.method, self.replace], fanout)
+        # The multiples of this odd number, 2^64 over the golden ratio, lie apart.
+        seed = (self.seed + 0x9E3779B97F4A7C15 * relation) & _MOST_SEED
+        draw = _native.SampleDraw(rule, count, seed, step, number, bool(loops))
+        return LayerDraw(draw, count, count + loops if draw.draws_first else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +164,27 @@ class Subgraph:
     num_nodes: list[int]
     num_edges: list[int]
     trees: torch.Tensor | None = None
+
+
+def seed_times(name: str, given: Any, count: int, clock: Clock) -> torch.Tensor:
+    """Return times of seeds [count], of the dtype of the edges' times, else raise."""
+    times = time_tensor(name, given, count, clock.moments.device)
+    if times.dtype != clock.moments.dtype:
+        bad_type(name, times, f"{str(clock.moments.dtype).removeprefix('torch.')}, as the edges' times are")
+    return times
+
+
+def trees_of(seeds: torch.Tensor, first: int = 0) -> Nodes:
+    """Return seeds, int32 [seeds], each in a tree of its own, numbered from `first` on."""
+    end = first + seeds.numel()
+    if end > _MOST_TREES:
+        bad_value("seeds", f"are {end}; accepted if disjoint: up to {_MOST_TREES}")
+    return Nodes(seeds, torch.arange(first, end, dtype=torch.int32, device=seeds.device))
+
+
+def check_step(step: Any) -> int:
+    """Return the number of a draw, else raise."""
+    return check_integer("step", step, 0, "an integer from 0 to 2^32 - 1", _MOST_STEPS)
 
 
 def edge_sources(graph: SparseGraph) -> torch.Tensor:
@@ -243,20 +297,13 @@ class NeighborSampler:
         device: torch.device | str | None = None,
     ) -> None:
         self.fanouts = check_fanouts("fanouts", fanouts)
-        self._method = check_choice("method", method, METHODS)
-        self._replace = check_flag("replace", replace)
+        self._drawing = Drawing.check(method, replace, seed, temporal_strategy, weights)
         if values is not None:
             check_choice("values", values, NORMALIZATIONS)
-        if (weights is None) == (method == "weighted"):
-            got = "None" if weights is None else "weights"
-            bad_value("weights", f"got {got} with method={method!r}; accepted: with 'weighted'")
-        if replace and method == "labor":
-            bad_value("replace", "got True with method='labor', which draws an edge once; accepted: False")
         if values == "gcn" and method == "weighted":
             problem = "'gcn' with method='weighted', whose draws have no weights that keep its expectation"
             bad_value("values", f"got {problem}; accepted: None, mean")
         self.precision, self.normalization = Precision.parse(precision), values
-        self._seed = check_integer("seed", seed, 0, "an integer from 0 to 2^63 - 1", _MOST_SEED)
         self._keep_edge_ids = check_flag("keep_edge_ids", keep_edge_ids)
         device = None if device is None else device_of("device", device)
         given: SparseGraph = read_source(graph, num_nodes, None, edge_weight).build()
@@ -275,21 +322,20 @@ class NeighborSampler:
                 bad_value("node_time", "is given with edge_time; accepted: one of them")
             self.node_time = time_tensor("node_time", node_time, given.num_cols, given.device)
             edge_time = self.node_time[edge_sources(given)]
-        newest = check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES) == "last"
         if edge_time is None:
-            self._graph = Neighbourhood.make(given, values, weights, replace=self._replace)
+            self._graph = Neighbourhood.make(given, values, weights, replace=replace)
             self._repeating = (given, weights) if given.nnz < given.num_edges else None
         else:
             if values == "gcn":
                 bad_value("values", "'gcn' weighs by edges of all times; accepted with times: None, mean")
             self._graph = Neighbourhood.make_of_edges(
-                given, weights, replace=self._replace, normalization=values, newest=newest,
+                given, weights, replace=replace, normalization=values, newest=self._drawing.newest,
                 times=time_tensor("edge_time", edge_time, given.num_edges, given.device),
                 values=_values_of_edges(given, edge_weight),
             )  # fmt: skip
         self.disjoint = check_flag("disjoint", disjoint) or edge_time is not None
-        if self.disjoint and len(self.fanouts) > _MOST_LAYERS:
-            bad_value("fanouts", f"has {len(self.fanouts)} numbers; accepted if disjoint: {_MOST_LAYERS}")
+        if self.disjoint and len(self.fanouts) > MOST_LAYERS:
+            bad_value("fanouts", f"has {len(self.fanouts)} numbers; accepted if disjoint: {MOST_LAYERS}")
         self.num_nodes = given.num_rows
         self._numbering = Numbering(given.num_cols, given.device)
         self._plans, self._streams = BlockPlans(), Streams(given.device)
@@ -302,7 +348,7 @@ class NeighborSampler:
         """What subgraphs are drawn from: each edge given is a nonzero of it, repeated ones included."""
         if self._repeating is None:
             return self._graph
-        made = Neighbourhood.make_of_edges(*self._repeating, replace=self._replace)
+        made = Neighbourhood.make_of_edges(*self._repeating, replace=self._drawing.replace)
         if path().takes(self.device):
             path().finish(self.device)  # another stream may draw from it next
             weakref.finalize(self, self._streams.keep_until_done, made).atexit = False
@@ -353,7 +399,7 @@ class NeighborSampler:
             The arrays of a block for each layer, in the order in which layers run.
         """
         given = self._here("seeds", index_tensor("seeds", seeds))
-        return self._arrays(given, self._step(step), "seeds", self._times(given, time))
+        return self._arrays(given, check_step(step), "seeds", self._times(given, time))
 
     @runs_outside
     def operands(self, arrays: Sequence[BlockArrays]) -> list[SparseOperand]:
@@ -387,7 +433,7 @@ class NeighborSampler:
         """
         self.check_subgraphs()
         nodes = self._nodes("seeds", index_tensor("seeds", seeds))
-        relation = Relation("", "", self._of_edges, self._layer_draws(self._step(step)))
+        relation = Relation("", "", self._of_edges, self._layer_draws(check_step(step)))
         times, seed_nodes = self._times(nodes, time), self._trees(nodes)
         if path().takes(self.device):
             self._streams.current()
@@ -431,17 +477,14 @@ class NeighborSampler:
             bad_value("pairs", f"has shape {tuple(given.shape)}; accepted: (pairs, 2)")
         check_integer("negatives", negatives, 0, "an integer, 0 or more")
         ends = self._nodes("pairs", given.reshape(-1))
-        count, loops = given.shape[0], self.normalization == "gcn"
-        draw = _native.SampleDraw(Rule.ALL, 0, self._seed, self._step(step), 0, loops)
+        count, draw = given.shape[0], self._drawing.layer(-1, check_step(step), 0).draw
         drawn = draw_negatives(self._links, draw, count * negatives)
         ends = torch.cat([ends, drawn.reshape(-1).to(torch.int32)])
-        seeds, numbers, times = ends, torch.arange(ends.numel(), device=self.device), None
-        if self.disjoint:
-            if time is not None:
-                time = time_tensor("time", time, count, self.device).repeat(1 + negatives)
-                time = time.repeat_interleave(2)
-            times = self._times(seeds, time)
-        else:
+        if time is not None:
+            time = time_tensor("time", time, count, self.device).repeat(1 + negatives).repeat_interleave(2)
+        seeds, times = ends, self._times(ends, time)
+        numbers = torch.arange(ends.numel(), dtype=torch.int32, device=self.device)
+        if not self.disjoint:
             seeds, numbers = self._numbering.number(ends[:0], ends)
         both = numbers.long().reshape(-1, 2)
         blocks = self._blocks(self._arrays(seeds, step, None, times))
@@ -456,9 +499,6 @@ class NeighborSampler:
         check_range(name, self._here(name, given), self.num_nodes, "the number of nodes")
         return given.to(torch.int32)
 
-    def _step(self, step: Any) -> int:
-        return check_integer("step", step, 0, "an integer from 0 to 2^32 - 1", _MOST_STEPS)
-
     def _times(self, seeds: torch.Tensor, time: Any) -> torch.Tensor | None:
         """Return the times of seeds that `time` says, or None if edges have no times."""
         clock = self._graph.clock
@@ -471,19 +511,11 @@ class NeighborSampler:
                 bad_value("time", "is None; accepted: the seeds' times, for edges have times")
             check_range("seeds", seeds, self.num_nodes, "the number of nodes")
             return self.node_time[seeds.long()]
-        times = time_tensor("time", time, seeds.numel(), self.device)
-        if times.dtype != clock.moments.dtype:
-            dtype = str(clock.moments.dtype).removeprefix("torch.")
-            bad_type("time", times, f"{dtype}, as the edges' times are")
-        return times
+        return seed_times("time", time, seeds.numel(), clock)
 
     def _trees(self, seeds: torch.Tensor) -> Nodes:
         """Return seeds, int32 [seeds], with the tree of each if samples are disjoint."""
-        if not self.disjoint:
-            return Nodes(seeds)
-        if seeds.numel() > _MOST_TREES:
-            bad_value("seeds", f"are {seeds.numel()}; accepted if disjoint: up to {_MOST_TREES}")
-        return Nodes(seeds, torch.arange(seeds.numel(), dtype=torch.int32, device=seeds.device))
+        return trees_of(seeds) if self.disjoint else Nodes(seeds)
 
     def _arrays(
         self, seeds: torch.Tensor, step: int, name: str | None = None, times: torch.Tensor | None = None
@@ -502,12 +534,11 @@ class NeighborSampler:
         return tuple(arrange(graph, layer, keep_edge_ids=self._keep_edge_ids) for layer in reversed(layers))
 
     def _layer_draws(self, step: int) -> list[LayerDraw]:
-        loops, draws = self.normalization == "gcn", []
-        for number, fanout in enumerate(self.fanouts):
-            rule, count = (Rule.ALL, 0) if fanout < 0 else (_RULES[self._method, self._replace], fanout)
-            draw = _native.SampleDraw(rule, count, self._seed, step, number, loops)
-            draws.append(LayerDraw(draw, count, count + loops if draw.draws_first else None))
-        return draws
+        loops = int(self.normalization == "gcn")
+        return [
+            self._drawing.layer(fanout, step, number, loops=loops)
+            for number, fanout in enumerate(self.fanouts)
+        ]
 
     def _blocks(self, arrays: tuple[BlockArrays, ...]) -> tuple[Block, ...]:
         blocks = []

@@ -70,15 +70,13 @@ void number_nodes(const Memory& targets, const Memory& nodes, const Memory& rank
                      gpu_array<int32_t>(place, place.count, "place"), out, stream_of(stream));
 }
 
-void draw_negatives(const CsrHandle& a, const SampleDraw& draw, int64_t first, const Memory& pairs,
-                    const Memory& missing, Address stream) {
-  require_size(first, "first");
+void draw_negatives(const CsrHandle& a, const SampleDraw& draw, const SampleNegatives& of,
+                    const Memory& pairs, const Memory& missing, Address stream) {
   const int64_t count = pairs.count / 2;
   if (count > INT32_MAX) reject("pairs", "must be fewer than 2^31");
-  if (first > UINT32_MAX - count) reject("first", "must be below 2^32 with the pairs");
   const CsrView& view = gpu(a);
   if (count > 0 && (view.rows == 0 || view.cols == 0)) reject("a", "has no nodes");
-  cuda::draw_negatives(view, draw, first, count, gpu_array<int64_t>(pairs, 2 * count, "pairs"),
+  cuda::draw_negatives(view, draw, of, count, gpu_array<int64_t>(pairs, 2 * count, "pairs"),
                        gpu_array<int32_t>(missing, 1, "missing"), stream_of(stream));
 }
 
@@ -116,8 +114,8 @@ void bind_cuda_sampling(py::module_& m) {
   m.def("cuda_number_nodes", &number_nodes, nogil, py::arg("targets"), py::arg("nodes"),
         py::arg("rank"), py::arg("place"), py::arg("sources"), py::arg("numbers"), py::arg("used"),
         py::arg("indptr"), py::arg("uses"), py::arg("sizes"), py::arg("stream"));
-  m.def("cuda_draw_negatives", &draw_negatives, nogil, py::arg("a"), py::arg("draw"),
-        py::arg("first"), py::arg("pairs"), py::arg("missing"), py::arg("stream"));
+  m.def("cuda_draw_negatives", &draw_negatives, nogil, py::arg("a"), py::arg("draw"), py::arg("of"),
+        py::arg("pairs"), py::arg("missing"), py::arg("stream"));
   m.def("cuda_gather_rows", &gather_rows, nogil, py::arg("rows"), py::arg("kept"), py::arg("place"),
         py::arg("wanted"), py::arg("out"), py::arg("row_bytes"), py::arg("stream"));
 }

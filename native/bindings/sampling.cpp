@@ -70,15 +70,13 @@ int64_t number_nodes(const Memory& targets, const Memory& nodes, const Memory& p
                            host_array<int32_t>(numbers, nodes.count, "numbers"), threads);
 }
 
-int64_t draw_negatives(const CsrHandle& a, const SampleDraw& draw, int64_t first,
+int64_t draw_negatives(const CsrHandle& a, const SampleDraw& draw, const SampleNegatives& of,
                        const Memory& pairs, int threads) {
-  require_size(first, "first");
   const int64_t count = pairs.count / 2;
-  if (first > UINT32_MAX - count) reject("first", "must be below 2^32 with the pairs");
+  if (count > INT32_MAX) reject("pairs", "must be fewer than 2^31");
   const CsrView& view = host(a);
   if (count > 0 && (view.rows == 0 || view.cols == 0)) reject("a", "has no nodes");
-  return cpu::draw_negatives(view, draw, first, count,
-                             host_array<int64_t>(pairs, 2 * count, "pairs"),
+  return cpu::draw_negatives(view, draw, of, count, host_array<int64_t>(pairs, 2 * count, "pairs"),
                              require_threads(threads));
 }
 
@@ -102,7 +100,7 @@ void bind_sampling(py::module_& m) {
         py::arg("numbers"), py::arg("threads"));
   m.def("draw_negatives", &draw_negatives,
         "Draws pairs without an edge; returns the first for which there was none, or -1.", nogil,
-        py::arg("a"), py::arg("draw"), py::arg("first"), py::arg("pairs"), py::arg("threads"));
+        py::arg("a"), py::arg("draw"), py::arg("of"), py::arg("pairs"), py::arg("threads"));
 }
 
 }  // namespace gnnsparse::bindings

@@ -85,6 +85,8 @@ void bind_sampling_args(py::module_& m) {
            py::arg("step"), py::arg("layer"), py::arg("loops"))
       .def_property_readonly("draws_first", &SampleDraw::draws_first)
       .def_property_readonly("replaces", &SampleDraw::replaces);
+  py::class_<SampleNegatives>(m, "SampleNegatives")
+      .def(py::init<bool, bool>(), py::arg("distinct"), py::arg("keeps_source"));
   py::class_<SampleRowsHandle>(m, "SampleRows")
       .def(py::init([](const py::object& targets, const py::object& used, const py::object& windows,
                        const py::object& trees) {

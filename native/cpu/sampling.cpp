@@ -176,12 +176,12 @@ int64_t number_nodes(const int32_t* targets, int64_t rows, const int32_t* nodes,
   return count;
 }
 
-int64_t draw_negatives(const CsrView& a, const SampleDraw& draw, int64_t first, int64_t count,
-                       int64_t* pairs, int threads) {
+int64_t draw_negatives(const CsrView& a, const SampleDraw& draw, const SampleNegatives& of,
+                       int64_t count, int64_t* pairs, int threads) {
   std::atomic<int64_t> missing{std::numeric_limits<int64_t>::max()};
   parallel_dynamic(count, kRows, threads, [&](int64_t i) {
-    const auto number = static_cast<uint32_t>(first + i);
-    if (draw_negative(a, draw, number, pairs + 2 * i, pairs + 2 * i + 1)) return;
+    const auto number = static_cast<uint32_t>(i);
+    if (draw_negative(a, draw, of, number, pairs + 2 * i, pairs + 2 * i + 1)) return;
     int64_t seen = missing.load();
     while (i < seen && !missing.compare_exchange_weak(seen, i)) {
     }

@@ -56,7 +56,8 @@ number_nodes = Call(_native.number_nodes, lambda: {
     "numbers": ints(4), "threads": 1,
 })  # fmt: skip
 draw_negatives = Call(_native.draw_negatives, lambda: {
-    "a": CSR.view, "draw": draw_of(rule=Rule.ALL), "first": 0, "pairs": longs(8), "threads": 1,
+    "a": CSR.view, "draw": draw_of(rule=Rule.ALL), "of": _native.SampleNegatives(True, False),
+    "pairs": longs(8), "threads": 1,
 })  # fmt: skip
 running_sums = Call(
     _native.running_sums,
@@ -95,8 +96,6 @@ WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
     ("sources: has .* bytes", number_nodes, {"sources": ints(6)}),
     ("numbers: has .* bytes", number_nodes, {"numbers": ints(3)}),
     ("place: has int64", number_nodes, {"place": longs(ROWS)}),
-    ("first: must not be negative", draw_negatives, {"first": -1}),
-    ("first: must be below", draw_negatives, {"first": 2**32}),
     ("a: has no nodes", draw_negatives, {"a": _native.Csr(longs(1), ints(0), 0)}),
     ("running: has float32", running_sums, {"running": torch.zeros(NNZ)}),
     ("weights: has .* bytes", running_sums, {"weights": torch.zeros(NNZ - 1)}),

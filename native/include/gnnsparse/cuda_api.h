@@ -124,8 +124,8 @@ void mark_first(const SampleRows& rows, const SampleSources& sources, int32_t* p
 void number_nodes(const SampleRows& rows, const SampleSources& sources, const int32_t* rank,
                   int32_t* place, const SampleNumbers& out, Stream stream);
 // `missing` is lowered to the first pair, counted from 0, for which none was found.
-void draw_negatives(const CsrView& a, const SampleDraw& draw, int64_t first, int64_t count,
-                    int64_t* pairs, int32_t* missing, Stream stream);
+void draw_negatives(const CsrView& a, const SampleDraw& draw, const SampleNegatives& of,
+                    int64_t count, int64_t* pairs, int32_t* missing, Stream stream);
 void gather_rows(const GatherRows& problem, Stream stream);
 
 // Preprocessing. Called with scratch = null a function returns the bytes it needs and does nothing.

@@ -363,16 +363,22 @@ static GNNSPARSE_HD inline bool has_edge(const CsrView& a, int64_t row, int64_t 
   return low < a.indptr[row + 1] && a.indices[low] == column;
 }
 
-// Draws pair i, a source and a target without an edge, of two different nodes if the matrix is
-// square. False: none was found.
-static GNNSPARSE_HD inline bool draw_negative(const CsrView& a, const SampleDraw& draw, uint32_t i,
+// Which pairs without an edge are drawn.
+struct SampleNegatives {
+  bool distinct = false;      // of two different nodes: rows and columns are nodes of one type
+  bool keeps_source = false;  // only the target is drawn; the source is there
+};
+
+// Draws pair i, a source and a target without an edge. False: none was found.
+static GNNSPARSE_HD inline bool draw_negative(const CsrView& a, const SampleDraw& draw,
+                                              const SampleNegatives& of, uint32_t i,
                                               int64_t* source, int64_t* target) {
   SampleDraw own = draw;
   own.layer = kNegativeLayer;
   for (uint32_t round = 0; round < kNegativeRounds; ++round) {
-    *source = bits_below(sample_bits(own, i, 2 * round), a.cols);
+    if (!of.keeps_source) *source = bits_below(sample_bits(own, i, 2 * round), a.cols);
     *target = bits_below(sample_bits(own, i, 2 * round + 1), a.rows);
-    const bool loop = a.rows == a.cols && *source == *target;
+    const bool loop = of.distinct && *source == *target;
     if (!loop && !has_edge(a, *target, *source)) return true;
   }
   return false;
@@ -399,10 +405,9 @@ void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const Sa
 int64_t number_nodes(const int32_t* targets, int64_t rows, const int32_t* nodes, int64_t edges,
                      int32_t* place, int32_t* sources, int32_t* numbers, int threads);
 
-// Draws `count` pairs (source, target), the first of which is pair number `first`. Returns the
-// first pair for which none was found, or -1.
-int64_t draw_negatives(const CsrView& a, const SampleDraw& draw, int64_t first, int64_t count,
-                       int64_t* pairs, int threads);
+// Draws `count` pairs (source, target). Returns the first for which none was found, or -1.
+int64_t draw_negatives(const CsrView& a, const SampleDraw& draw, const SampleNegatives& of,
+                       int64_t count, int64_t* pairs, int threads);
 
 }  // namespace cpu
 }  // namespace gnnsparse

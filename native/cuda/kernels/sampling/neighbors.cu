@@ -152,12 +152,12 @@ __global__ void __launch_bounds__(kThreads)
 
 // `found` is lowered to the first pair for which none was found.
 __global__ void __launch_bounds__(kThreads)
-    negatives_kernel(CsrView a, SampleDraw draw, int64_t first, int64_t count, int64_t* pairs,
+    negatives_kernel(CsrView a, SampleDraw draw, SampleNegatives of, int64_t count, int64_t* pairs,
                      int32_t* missing) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
-  const auto number = static_cast<uint32_t>(first + i);
-  if (!draw_negative(a, draw, number, pairs + 2 * i, pairs + 2 * i + 1)) {
+  const auto number = static_cast<uint32_t>(i);
+  if (!draw_negative(a, draw, of, number, pairs + 2 * i, pairs + 2 * i + 1)) {
     atomicMin(missing, static_cast<int32_t>(i));
   }
 }
@@ -199,10 +199,10 @@ void number_nodes(const SampleRows& rows, const SampleSources& sources, const in
   launch("number_nodes", forget_kernel, grid, kThreads, stream, all, place, out);
 }
 
-void draw_negatives(const CsrView& a, const SampleDraw& draw, int64_t first, int64_t count,
-                    int64_t* pairs, int32_t* missing, Stream stream) {
+void draw_negatives(const CsrView& a, const SampleDraw& draw, const SampleNegatives& of,
+                    int64_t count, int64_t* pairs, int32_t* missing, Stream stream) {
   launch("draw_negatives", negatives_kernel, grid_of(count, kThreads, 1, "draw_negatives"),
-         kThreads, stream, a, draw, first, count, pairs, missing);
+         kThreads, stream, a, draw, of, count, pairs, missing);
 }
 
 }  // namespace gnnsparse::cuda
