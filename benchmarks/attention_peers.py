@@ -33,7 +33,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gnnsparse
-from benchmarks.graph_attention import DTYPES, EDGE_WIDTH, MESHES, mesh, times
+from benchmarks.graph_attention import DTYPES, MESHES, mesh, times
 from gnnsparse import masks
 from gnnsparse.data import graph_like
 from gnnsparse.runtime.environment import describe_environment, write_json
@@ -53,8 +53,8 @@ ON_ARXIV = {
     "GATv2 8 x 16": ("gatv2", 8, 16),
     "GATv2 4 x 32": ("gatv2", 4, 32),
 }
-#: Heads and features a head of the weather model.
-WEATHER = 16, 64
+#: Heads, features a head and features of an edge of the weather model.
+WEATHER, EDGE_WIDTH = (16, 64), 32
 PATTERNS = ("dense", "window", "blocks", "vector-wise 90 %", "vector-wise 95 %", "vector-wise 98 %")
 ROWS = (*PATTERNS, *ON_ARXIV, *(f"{name}{kind}" for name in MESHES for kind in (", map", "")))
 

@@ -1,13 +1,10 @@
-"""Times graph attention, and training steps of graph attention layers beside PyG's, on a GPU.
+"""Times training steps of graph attention layers beside PyG's on a GPU.
 
     python -m benchmarks.graph_attention --out benchmarks/results/graph_attention.json
 
-"ops" are calls of gnnsparse.graph_attention on a graph like ogbn-arxiv, with tensors stored [nodes, heads,
-features]. "edges" are attention with edge features on keys and values on bipartite graphs of the shape of a
-weather model's encoder, processor and decoder: none, expanded to every head, and behind a linear map, of
-which the products with the map are timed too. "steps" are training steps (forward, cross entropy, backward,
-Adam) of three layers of 8 heads and 128 channels; "captured" is the step in a CUDA graph. All times are
-medians, of forward alone and of forward with backward.
+"steps" are training steps (forward, cross entropy, backward, Adam) of three layers of 8 heads and 128
+channels on a graph like ogbn-arxiv; "captured" is the step in a CUDA graph. Times are medians. Other scripts
+take the graphs of a weather model and `times` from here; `attention_peers` times the operation itself.
 """
 
 from __future__ import annotations
@@ -27,8 +24,6 @@ from gnnsparse.nn import GATConv, GATv2Conv, TransformerConv
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import measure
 
-#: Score, heads and features of a head.
-OPS = (("dot", 8, 16), ("dot", 4, 32), ("additive", 8, 16), ("gatv2", 8, 16), ("dot", 8, 8), ("dot", 1, 64))
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 #: Targets, sources, edges that are drawn, and how far from a target's place its sources lie.
 MESHES = {
@@ -36,7 +31,6 @@ MESHES = {
     "encoder": (40_962, 542_080, 1_600_000, 2000),
     "decoder": (542_080, 40_962, 1_626_240, 200),
 }
-HEADS, WIDTH, EDGE_WIDTH = 16, 64, 32
 CHANNELS, CLASSES = 128, 40
 LAYERS: dict[str, Any] = {"GATConv": GATConv, "GATv2Conv": GATv2Conv, "TransformerConv": TransformerConv}
 
@@ -83,53 +77,6 @@ def times(
     }
     problems = {f"{name}_problem": t.problem for name, t in timings.items() if t.problem is not None}
     return {**{f"{name}_ms": t.median for name, t in timings.items()}, **problems}
-
-
-def ops(device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
-    graph = graph_like("arxiv_like", device=device)
-    n = graph.num_rows
-    for precision, dtype in DTYPES.items():
-        a = gnnsparse.prepare(graph, precision=precision, cache=False)
-        for score, heads, width in OPS:
-            inner = () if score == "additive" else (width,)
-            shapes = [(n, heads, *inner), (n, heads, *inner), (n, heads, width)]
-            leaves = [torch.randn(s, device=device, dtype=dtype, requires_grad=True) for s in shapes]
-            att = None
-            if score == "gatv2":
-                att = torch.randn(heads, width, device=device, dtype=torch.float32, requires_grad=True)
-            q, k, v = leaves
-            leaves += [] if att is None else [att]
-
-            def call(q: Any = q, k: Any = k, v: Any = v, att: Any = att, a: Any = a, s: str = score) -> Any:
-                return gnnsparse.graph_attention(a, q, k, v, score=s, att=att)
-
-            found = times(call, leaves, device, repeats)
-            yield {"graph": "arxiv_like", "nnz": a.nnz, "precision": precision, "score": score,
-                   "heads": heads, "width": width, **found}  # fmt: skip
-
-
-def edges(device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
-    for name in MESHES:
-        a = gnnsparse.prepare(mesh(name, device), precision="fp16", cache=False)
-        (rows, cols), half = a.shape, {"device": device, "dtype": torch.float16}
-        q, k, v = (torch.randn(n, HEADS, WIDTH, requires_grad=True, **half) for n in (rows, cols, cols))
-        features = torch.randn(a.nnz, EDGE_WIDTH, **half)
-        weight = torch.randn(HEADS * WIDTH, EDGE_WIDTH, requires_grad=True, **half)
-        for kind in ("none", "behind a map", "expanded"):
-            terms: dict[str, Any] = {"edge_order": "operand"}
-            leaves = [q, k, v]
-            if kind == "expanded":
-                terms["edge_features"] = torch.randn(a.nnz, HEADS, WIDTH, requires_grad=True, **half)
-                leaves.append(terms["edge_features"])
-            if kind == "behind a map":
-                terms |= {"edge_features": features, "edge_weight": weight}
-                leaves.append(weight)
-
-            def call(terms: Any = terms, a: Any = a, q: Any = q, k: Any = k, v: Any = v) -> Any:
-                return gnnsparse.graph_attention(a, q, k, v, **terms)
-
-            yield {"graph": name, "nnz": a.nnz, "shape": list(a.shape), "heads": HEADS, "width": WIDTH,
-                   "features": kind, **times(call, leaves, device, repeats)}  # fmt: skip
 
 
 class Layers(torch.nn.Module):
@@ -186,22 +133,13 @@ def steps(device: torch.device) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--parts", nargs="+", default=["ops", "edges", "steps"])
     arguments = parser.parse_args()
     device = torch.device("cuda", torch.cuda.current_device())
     torch.manual_seed(0)
-    results: dict[str, Any] = {**describe_environment(device)}
-    parts = {
-        "ops": lambda: ops(device, arguments.repeats),
-        "edges": lambda: edges(device, arguments.repeats),
-        "steps": lambda: steps(device),
-    }
-    for part in arguments.parts:
-        results[part] = []
-        for row in parts[part]():
-            print(row, flush=True)
-            results[part].append(row)
+    results: dict[str, Any] = {**describe_environment(device), "steps": []}
+    for row in steps(device):
+        print(row, flush=True)
+        results["steps"].append(row)
     if arguments.out is not None:
         write_json(arguments.out, results)
 

@@ -82,7 +82,8 @@ bench() {
     "$python" -m benchmarks.train_step --model agnn --graph "$graph" --out "$out/agnn_step_$graph.json"
   done
   "$python" -m benchmarks.attention --out "$out/attention.json"
-  "$python" -m benchmarks.attention --only-graphs --precision fp16 int8 fp8 --out "$out/attention_8bit.json"
+  "$python" -m benchmarks.attention --precision fp16 int8 fp8 --out "$out/attention_8bit.json"
+  "$python" -m benchmarks.attention_peers --out "$out/attention_peers.json"
   "$python" -m benchmarks.graph_attention --out "$out/graph_attention.json"
   "$python" -m benchmarks.encoder --out "$out/encoder.json" --plot "$out/encoder.png"
 }
