@@ -25,6 +25,7 @@ from gnnsparse.preprocess.reorder import reorder
 from gnnsparse.runtime.cache import CacheWarning
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.typed import TypedGraph
 from gnnsparse.train.api import Fitted, fit
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "SparseGraph",
     "SparseOperand",
     "StoredFeatures",
+    "TypedGraph",
     "aggregate_edges",
     "attention",
     "edge_softmax",

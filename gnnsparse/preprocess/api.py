@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -36,6 +37,7 @@ from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS, Prepared, inverse
 from gnnsparse.sparse.saved import is_finite, pack, plain_format, unpack
+from gnnsparse.sparse.typed import Relation, TypedGraph, read_typed
 
 #: Bytes of memory on the CPU that each row of a matrix takes at the least while it is prepared: with each
 #: normalisation, in a blocked format, and when rows are reordered. Each is a measured peak, rounded down.
@@ -43,7 +45,22 @@ _ROW_BYTES = {None: 24, "mean": 40, "gcn": 56}
 _BLOCKED_ROW_BYTES, _ORDERED_ROW_BYTES = 44, 72
 
 
-@runs_outside
+@overload
+def prepare(
+    graph: TypedGraph | Mapping[Relation, Any],
+    *,
+    num_nodes: Mapping[str, int] | None = None,
+    values: Any = None,
+    precision: Precision | str = "fp32",
+    reorder: str = "none",
+    reorder_options: dict[str, Any] | None = None,
+    format: str = "auto",
+    cache: bool | str | os.PathLike[str] = True,
+    autotune: bool = False,
+) -> TypedGraph: ...
+
+
+@overload
 def prepare(
     graph: Any,
     *,
@@ -61,7 +78,28 @@ def prepare(
     balance: str = "auto",
     cache: bool | str | os.PathLike[str] = True,
     autotune: bool = False,
-) -> SparseOperand:
+) -> SparseOperand: ...
+
+
+@runs_outside
+def prepare(
+    graph: Any,
+    *,
+    num_nodes: Any = None,
+    num_cols: int | None = None,
+    values: Any = None,
+    edge_weight: Any = None,
+    self_loop_weight: float = 1.0,
+    precision: Precision | str = "fp32",
+    reorder: str = "none",
+    reorder_options: dict[str, Any] | None = None,
+    format: str = "auto",
+    panel: int | None = None,
+    format_options: dict[str, Any] | None = None,
+    balance: str = "auto",
+    cache: bool | str | os.PathLike[str] = True,
+    autotune: bool = False,
+) -> Any:
     """Prepare a graph for sparse products: check it, compute weights, order rows, transpose, convert.
 
     Args:
@@ -70,10 +108,12 @@ def prepare(
             or a matrix, which is not transposed: a SparseGraph, a CSR pair `(indptr, indices)` or triple with
             values, a scipy.sparse matrix, or a torch sparse tensor; or PyG's Data, of which edge_index,
             num_nodes and, if there is one, edge_weight are read (or else its sparse tensor adj_t). Tensors
-            may be on a GPU. Repeated edges are merged and their values summed.
+            may be on a GPU. Repeated edges are merged and their values summed. Or a graph with types: PyG's
+            HeteroData, a DGL heterograph, a TypedGraph, or a dict of edge_index by relation (source type,
+            name, target type): one operand is made of all relations.
         num_nodes: with an edge_index: the number of nodes, or (sources, targets); None: one more than the
             largest index. With a pair of arrays it says that these are the ends of edges; without it they
-            are a CSR pair.
+            are a CSR pair. With a dict of relations: the number of nodes of each type.
         num_cols: with a CSR pair: the number of columns; None: square.
         values: None (the values that the matrix has, or 1 for each edge); real numbers [edges] in the
             order of the edges given; "gcn" for D^-1/2 (A + I) D^-1/2; "mean" for D^-1 A.
@@ -105,7 +145,8 @@ def prepare(
             the matrix. `SparseOperand.tune` measures ahead of time.
 
     Returns:
-        The operand, on the device of the input.
+        The operand, on the device of the input; of a graph with types a TypedGraph, whose `operand` is the
+        matrix of all relations [targets of all types, a block of columns for the sources of each relation].
 
     Raises:
         TypeError: an argument is of a type or dtype that is not accepted.
@@ -114,6 +155,16 @@ def prepare(
         MemoryError: on the CPU, a matrix with so many rows needs more memory than this process can get.
         ImportError: the reordering needs a package that is not installed.
     """
+    if (typed := read_typed(graph, num_nodes)) is not None:
+        if num_cols is not None:
+            bad_value("num_cols", "goes with a CSR pair only; a typed graph has its own shape")
+        operand = prepare(
+            typed.block_edges(), num_nodes=typed.block_size, values=values, edge_weight=edge_weight,
+            self_loop_weight=self_loop_weight, precision=precision, reorder=reorder,
+            reorder_options=reorder_options, format=format, panel=panel, format_options=format_options,
+            balance=balance, cache=cache, autotune=autotune,
+        )  # fmt: skip
+        return replace(typed, operand=operand)
     precision = Precision.parse(precision)
     check_choice("reorder", reorder, REORDERINGS)
     check_choice("format", format, FORMAT_NAMES)

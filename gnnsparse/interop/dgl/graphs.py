@@ -21,6 +21,7 @@ from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.typed import edges_of_relation, is_dgl_graph
 
 _INSTALL = "pip install --no-deps dgl==2.1.0 (Python 3.8 to 3.12), after pip install 'gnnsparse[dgl]'"
 #: The modules of graphbolt that the rest of DGL imports.
@@ -77,11 +78,6 @@ def import_dgl() -> ModuleType:
         for name in stubs:
             sys.modules.pop(name, None)
         raise ImportError(f"DGL can't be imported ({error}); it is installed by {_INSTALL}") from error
-
-
-def is_dgl_graph(graph: Any) -> bool:
-    """Return whether an object is a DGLGraph or a DGLBlock, without an import of DGL."""
-    return any(kind.__module__ == "dgl.heterograph" for kind in type(graph).__mro__)
 
 
 def from_dgl(graph: Any, etype: Any = None, weight: str | None = None) -> SparseGraph:
@@ -141,16 +137,6 @@ def _relation(graph: Any, etype: Any) -> tuple[str, str, str]:
 
 def _shown(relations: Any) -> str:
     return ", ".join(str(tuple(names)) for names in relations[:20]) or "none, the graph has no edge types"
-
-
-def edges_of_relation(graph: Any, relation: Any) -> tuple[torch.Tensor, tuple[int, int]]:
-    """Return the edges of a relation, sources over targets by their number, and (sources, targets)."""
-    # A graph that holds only CSR arrays can't list its edges by number.
-    source, target, number = graph.all_edges(form="all", order=None, etype=relation)
-    edges = torch.stack([source, target])
-    if not torch.equal(number, torch.arange(number.numel(), dtype=number.dtype, device=number.device)):
-        edges = torch.empty_like(edges).index_copy_(1, number.long(), edges)
-    return edges, (graph.num_src_nodes(relation[0]), graph.num_dst_nodes(relation[2]))
 
 
 class Structure:

@@ -1,0 +1,213 @@
+"""Graphs whose nodes and edges have types: several kinds of nodes, and relations between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.runtime.memo import ForkLock
+from gnnsparse.sparse.graph import check_edge_index, node_count
+from gnnsparse.sparse.operand import SparseOperand
+
+#: The type of the sources of a relation, its name, and the type of its targets.
+Relation = tuple[str, str, str]
+
+
+def is_dgl_graph(graph: Any) -> bool:
+    """Return whether an object is a DGLGraph or a DGLBlock, without an import of DGL."""
+    return any(kind.__module__ == "dgl.heterograph" for kind in type(graph).__mro__)
+
+
+def edges_of_relation(graph: Any, relation: Any) -> tuple[torch.Tensor, tuple[int, int]]:
+    """Return the edges of a DGL relation, sources over targets by their number, and (sources, targets)."""
+    # A graph that holds only CSR arrays can't list its edges by number.
+    source, target, number = graph.all_edges(form="all", order=None, etype=relation)
+    edges = torch.stack([source, target])
+    if not torch.equal(number, torch.arange(number.numel(), dtype=number.dtype, device=number.device)):
+        edges = torch.empty_like(edges).index_copy_(1, number.long(), edges)
+    return edges, (graph.num_src_nodes(relation[0]), graph.num_dst_nodes(relation[2]))
+
+
+@dataclass(frozen=True, eq=False)
+class TypedGraph:
+    """A graph whose nodes and edges have types; `gnnsparse.prepare` makes it of those of PyG and DGL.
+
+    The global number of a node is its own number plus the offset of its type. In the matrix of all relations
+    the rows are the targets, by their global numbers, and the columns are blocks: one for each relation, with
+    a column for each node of the type of its sources.
+
+    Args:
+        num_nodes: the number of nodes of each type; the order of the types is that of their offsets.
+        edges: for each relation (source type, name, target type) an integer [2, edges], sources over targets
+            by their own numbers; empty ones and repeated edges are fine. They are stored as int64.
+        operand: what `prepare` made of the matrix of all relations; None: the graph is not prepared.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: a relation is between types that do not exist, a number of a node is out of range, or
+            relations are on several devices.
+    """
+
+    num_nodes: dict[str, int]
+    edges: dict[Relation, torch.Tensor]
+    operand: SparseOperand | None = None
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    _lock: ForkLock = field(default_factory=ForkLock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, value in ("num_nodes", self.num_nodes), ("edges", self.edges):
+            if not isinstance(value, Mapping) or not value:
+                keys = (
+                    "types of nodes to numbers" if name == "num_nodes" else "triples to edge_index [2, edges]"
+                )
+                bad_type(name, value, f"a dict of {keys}, not empty")
+        counts = {kind: node_count(f"num_nodes[{kind!r}]", n) for kind, n in self.num_nodes.items()}
+        node_count("num_nodes", sum(counts.values()))
+        edges = {relation: _checked(relation, given, counts) for relation, given in self.edges.items()}
+        if len(devices := {str(given.device) for given in edges.values()}) > 1:
+            bad_value(
+                "edges", f"are on {' and '.join(sorted(devices))}; accepted: one device for all relations"
+            )
+        object.__setattr__(self, "num_nodes", counts)
+        object.__setattr__(self, "edges", edges)
+        node_count("edges", self.block_size[0])
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the edges."""
+        return next(iter(self.edges.values())).device
+
+    @property
+    def relations(self) -> list[Relation]:
+        """The relations, in the order in which they were given."""
+        return list(self.edges)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The global number of the first node of each type."""
+        return _starts(self.num_nodes)
+
+    @property
+    def blocks(self) -> dict[Relation, int]:
+        """The first column of each relation's block."""
+        return _starts({relation: self.num_nodes[relation[0]] for relation in self.edges})
+
+    @property
+    def block_size(self) -> tuple[int, int]:
+        """How many columns and rows the matrix of all relations has: (sources of all blocks, targets)."""
+        return sum(self.num_nodes[relation[0]] for relation in self.edges), sum(self.num_nodes.values())
+
+    def block_edges(self) -> torch.Tensor:
+        """Return the edges of all relations in turn: columns over global targets, int64 [2, edges]."""
+        return self._shifted(self.blocks)
+
+    def global_edges(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the edges of all relations in turn, by global numbers [2, edges], and their relations."""
+        offsets = self.offsets
+        edges = self._shifted({relation: offsets[relation[0]] for relation in self.edges})
+        counts = torch.tensor(
+            [e.shape[1] for e in self.edges.values()], dtype=torch.int64, device=self.device
+        )
+        kinds = torch.arange(len(counts), dtype=torch.int64, device=self.device)
+        return edges, kinds.repeat_interleave(counts, output_size=edges.shape[1])
+
+    def _shifted(self, starts: dict[Relation, int]) -> torch.Tensor:
+        to, size = self.offsets, (2, sum(given.shape[1] for given in self.edges.values()))
+        joined = torch.empty(size, dtype=torch.int64, device=self.device)
+        at = 0
+        for relation, given in self.edges.items():
+            end = at + given.shape[1]
+            torch.add(given[0], starts[relation], out=joined[0, at:end])
+            torch.add(given[1], to[relation[2]], out=joined[1, at:end])
+            at = end
+        return joined
+
+    def adjacency(self, recipe: Any) -> Any:
+        """Return what a layer's recipe makes of the edges of `block_edges`, made once."""
+        with self._lock:
+            if recipe not in self._made:
+                self._made[recipe] = recipe.make(self.block_edges(), self.block_size, False)
+            return self._made[recipe]
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(f"{kind}: {count}" for kind, count in self.num_nodes.items())
+        edges = ", ".join(f"{'-'.join(r)}: {e.shape[1]}" for r, e in self.edges.items())
+        return f"TypedGraph(nodes {nodes}; edges {edges}; {'not ' if self.operand is None else ''}prepared)"
+
+
+def _starts(counts: dict[Any, int]) -> dict[Any, int]:
+    starts, start = {}, 0
+    for name, count in counts.items():
+        starts[name], start = start, start + count
+    return starts
+
+
+def _checked(relation: Any, given: Any, counts: dict[str, int]) -> torch.Tensor:
+    """Return the edges of a relation as int64 [2, edges], or raise."""
+    is_triple = isinstance(relation, tuple) and len(relation) == 3
+    if not is_triple or not all(isinstance(part, str) for part in relation):
+        bad_type("edges", relation, "keys that are triples of names: (source type, relation, target type)")
+    for kind in (relation[0], relation[2]):
+        if kind not in counts:
+            accepted = ", ".join(map(repr, counts))
+            bad_value("edges", f"{relation} has nodes of type {kind!r}; accepted: {accepted} (num_nodes)")
+    try:
+        edges = check_edge_index(given, None)[0].long()
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"edges[{relation}]: {error}") from None
+    for what, row, kind in zip(("sources", "targets"), edges, (relation[0], relation[2]), strict=True):
+        low, high = (int(end) for end in row.aminmax()) if len(row) > 0 else (0, -1)
+        if low < 0 or high >= counts[kind]:
+            got = f"has {what} from {low} to {high}"
+            bad_value(f"edges[{relation}]", f"{got}; accepted: 0 to {counts[kind] - 1}, of type {kind!r}")
+    return edges
+
+
+def read_typed(graph: Any, num_nodes: Any = None) -> TypedGraph | None:
+    """Return the typed graph that an argument of `prepare` stands for, or None if it has no types.
+
+    Args:
+        graph: a TypedGraph, PyG's HeteroData, a DGL graph with several types, or a dict of relations.
+        num_nodes: with a dict: the number of nodes of each type.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: the graph is not as TypedGraph needs it, or has numbers of nodes of its own.
+    """
+    is_dict = isinstance(graph, Mapping)
+    names = [f"{kind.__module__}.{kind.__name__}" for kind in type(graph).__mro__]
+    is_pyg = "torch_geometric.data.hetero_data.HeteroData" in names
+    is_dgl = is_dgl_graph(graph) and not graph.is_homogeneous
+    if not (is_dict or is_pyg or is_dgl or isinstance(graph, TypedGraph)):
+        return None
+    if is_dict and not is_pyg:
+        return TypedGraph(num_nodes, dict(graph))
+    if num_nodes is not None:
+        bad_value("num_nodes", "goes with a dict of relations; a typed graph has its own numbers of nodes")
+    if isinstance(graph, TypedGraph):
+        return graph
+    if is_pyg:
+        return _from_pyg(graph)
+    if graph.is_block:
+        bad_type("graph", graph, "a DGL graph that is no block, or a dict of relations with num_nodes")
+    counts = {kind: graph.num_nodes(kind) for kind in graph.ntypes}
+    return TypedGraph(counts, {tuple(r): edges_of_relation(graph, r)[0] for r in graph.canonical_etypes})
+
+
+def _from_pyg(data: Any) -> TypedGraph:
+    counts, edges = {kind: data[kind].num_nodes for kind in data.node_types}, {}
+    for kind, count in counts.items():
+        if count is None:
+            bad_value(
+                "graph", f"has no number of nodes of type {kind!r}; accepted: data[{kind!r}].num_nodes set"
+            )
+    for relation in data.edge_types:
+        given = data[relation].get("edge_index")
+        if given is None:
+            bad_value("graph", f"has no edge_index of {relation}; accepted: one for each relation")
+        edges[relation] = given
+    return TypedGraph(counts, edges)
