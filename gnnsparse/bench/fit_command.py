@@ -28,6 +28,7 @@ from scipy.optimize import minimize
 from gnnsparse.bench.arguments import MatrixSpec, device_option, matrices_option, parse_matrix
 from gnnsparse.bench.kernels import prepare_subject
 from gnnsparse.bench.session import new_table, printer, progress
+from gnnsparse.bench.tiles import measure_tiles
 from gnnsparse.bench.workload import make_subject
 from gnnsparse.data.generators import GENERATED_GRAPHS
 from gnnsparse.ops.dense import CudaLoader
@@ -534,6 +535,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--keep", type=file_option, metavar="FILE.json", help="write what was measured, too")
     parser.add_argument(
+        "--tiles", action="store_true",
+        help="measure the kernels of attention over dense tiles alone, in about half a minute; the record "
+        "keeps the rest",
+    )  # fmt: skip
+    parser.add_argument(
         "--measured", type=Path, metavar="FILE.json",
         help="fit to what --keep wrote, in place of measuring; needs no GPU",
     )  # fmt: skip
@@ -558,6 +564,33 @@ def _measured(
     return start, cases, {"from": nearest.name, **describe_environment(device)}
 
 
+def _save(options: argparse.Namespace, record: GpuRecord) -> Path:
+    name = "".join(c if c.isalnum() else "-" for c in record.name.lower())
+    file: Path = options.out or user_folder() / f"{name}.json"
+    save_record(record, file)
+    return file
+
+
+def _run_tiles(options: argparse.Namespace, tell: Callable[[str], None], console: Console) -> int:
+    """Measure kernels over tiles, and write the record in use with their rates; 1 if none could run."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    described = describe_device(device)
+    record, rates = record_for(described), measure_tiles(device, tell)
+    if not rates:
+        return 1
+    record = replace(record, attention=replace(record.attention, tiles=rates))
+    if record.name != described.name:
+        tell(f"the rest is that of {record.name}: `gnnsparse bench fit` measures it here")
+        record = replace(record, name=described.name)
+    table = new_table("microseconds of a tile of a head of 64 features", ("",), ("full", "partial"))
+    for name, of in rates.items():
+        for op, costs in (("forward", of.forward), ("backward", of.backward)):
+            table.add_row(f"{name} {op}", *(f"{cost:.4f}" for cost in costs))
+    console.print(table)
+    printer(console)(str(_save(options, record)))
+    return 0
+
+
 def run(options: argparse.Namespace) -> int:
     """Measure, fit, print how good the choices are, and write the record; 1 if nothing could be measured."""
     if options.measured is None:
@@ -567,10 +600,14 @@ def run(options: argparse.Namespace) -> int:
             options.fail(f"{error}; accepted without one: --measured FILE.json")
     elif options.matrix or options.keep:
         options.fail("argument --measured: --matrix and --keep go with measuring")
+    elif options.tiles:
+        options.fail("argument --tiles: it measures, and does not go with --measured")
     elif not options.measured.is_file():
         options.fail(f"argument --measured: there is no file {options.measured}")
     more = tuple(spec for group in options.matrix or () for spec in group)
     tell, console = progress(), Console()
+    if options.tiles:
+        return _run_tiles(options, tell, console)
     start, cases, about = read_cases(options.measured) if options.measured else _measured(more, tell)
     if not cases:
         tell("nothing could be measured")
@@ -580,9 +617,7 @@ def run(options: argparse.Namespace) -> int:
     tell(f"fitting {sum(len(case.times) for case in cases)} times of {len(cases)} cases")
     fit = fit_record(start, cases)
     found = {**about, "matrices": len({case.name for case in cases}), "quality": asdict(fit.after)}
-    name = "".join(c if c.isalnum() else "-" for c in start.name.lower())
-    file = options.out or user_folder() / f"{name}.json"
-    save_record(replace(fit.record, fitted=found), file)
+    file = _save(options, replace(fit.record, fitted=found))
     title = f"{fit.record.name}, from the numbers of {about.get('from')}"
     numbers = ("cases", "choices below 0.97", "worst", "mean", "error of times")
     table = new_table(title, ("",), numbers, title_justify="left")

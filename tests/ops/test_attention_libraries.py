@@ -14,12 +14,14 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand, masks
-from gnnsparse.ops.attention import libraries
-from gnnsparse.plan import AttentionPlan, BlockAttentionPlan, FlashPlan, FlexPlan
+from gnnsparse.ops.attention import libraries, schema
+from gnnsparse.ops.attention.api import _named_plan
+from gnnsparse.plan import AttentionGradPlan, AttentionPlan, BlockAttentionPlan, FlashPlan, FlexPlan
 from gnnsparse.plan import attention as plans
 from gnnsparse.plan.gpu_records.record import GpuRecord, TileRates, record_for, using
 from gnnsparse.runtime import device as device_module
 from gnnsparse.testing import random_graph
+from tests import emulated
 from tests.gpu_paths import H200, StandInPath
 from tests.helpers import make
 from tests.ops.attention_oracle import exact, make_case, run
@@ -337,6 +339,40 @@ def test_results_that_must_repeat(flash: Flash, monkeypatch: pytest.MonkeyPatch)
     assert not libraries.why_not(window, FlashPlan(), backward=True)
     assert "not the same bits" in libraries.why_not(call, FlashPlan(), backward=True)
     assert not libraries.why_not(call, FlashPlan())
+
+
+def test_gradients_of_a_named_kernel_are_its_own(flash: Flash) -> None:
+    a, x = on_gpu(SQUARE()), torch.randn(1, 4, 384, 64)
+    call = libraries.AttentionCall(a, x, x, x, None, None, 0.1, 0.0, False)
+    with using(record()):
+        plan = _named_plan(call, "panels", None, as_unfused=False)
+        assert isinstance(schema._grad_plan(call, plan), AttentionGradPlan)
+        assert isinstance(
+            schema._grad_plan(call, _named_plan(call, "fa4", None, as_unfused=False)), FlashPlan
+        )
+        assert isinstance(schema._grad_plan(call, None), FlashPlan)
+
+
+@pytest.mark.parametrize("pattern", ["blocks", "causal"])
+def test_gradients_of_panels_after_results_of_a_library(
+    module: ModuleType, flash: Flash, pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statistics mean the same to both, and second derivatives are those of the three operations."""
+    a = on_gpu({"blocks": SQUARE, "causal": lambda: masks.causal(150)}[pattern]())
+    real = libraries.why_not
+    refuse = lambda call, plan, backward=False: "no" if backward else real(call, plan)  # noqa: E731
+    monkeypatch.setattr(libraries, "why_not", refuse)
+    with emulated.running(module) as native:
+        check(a, "fa4")
+        assert any("panel" in name for name in native.called)
+        q, k, v = (torch.randn(1, 1, a.shape[0], 8, requires_grad=True) for _ in range(3))
+        found = []
+        for impl in ("fa4", "reference"):
+            (dq,) = torch.autograd.grad(
+                gnnsparse.attention(a, q, k, v, impl=impl).sin().sum(), q, create_graph=True
+            )
+            found.append(torch.autograd.grad(dq.square().sum(), k)[0])
+    assert float((found[0] - found[1]).norm()) <= 0.01 * float(found[1].norm())
 
 
 @pytest.mark.parametrize("pattern", [*TILES, *OTHERS])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from gnnsparse.ops.attention.schema import Outputs
 from gnnsparse.ops.attention.unfused import by_operations, by_products, graph_forward
 from gnnsparse.ops.dispatch import direct, is_plain, needs_grad
 from gnnsparse.ops.segments import inverse_lengths
-from gnnsparse.plan import KERNELS, CsrAttentionPlan, Plan, UnfusedPlan
+from gnnsparse.plan import KERNELS, AttentionPlan, AttentionProblem, CsrAttentionPlan, Plan, UnfusedPlan
+from gnnsparse.plan.attention import FUSED_GRAD
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
@@ -109,6 +110,10 @@ def _named_plan(call: AttentionCall, name: str, plan: Plan | None, as_unfused: b
         why = f"the operand is on {call.operand.device}"
     if not why:
         found = kernel.default(problem)
+        if isinstance(found, AttentionPlan):
+            grad = kernels.problem(call.product("attention_grad"), call.operand.T.kernels, counts_tiles=False)
+            assert isinstance(grad, AttentionProblem)
+            found = replace(found, backward=FUSED_GRAD.default(grad))
         why = why_not(call, found) if isinstance(found, LIBRARY_PLANS) else ""
     if why:
         bad_value("impl", f"{name!r} can't run: {why}")
