@@ -718,6 +718,18 @@ def cuda_attention_blocks(
     given: AttentionRows,
     stream: int,
 ) -> None: ...
+def cuda_attention_blocks_backward(
+    problem: Attention,
+    row_ids: _Array,
+    starts: _Array,
+    tiles: _Array,
+    bits: _Array,
+    column_starts: _Array,
+    column_tiles: _Array,
+    given: AttentionRows,
+    grads: AttentionGrads,
+    stream: int,
+) -> None: ...
 def cuda_attention_quantized(
     problem: QuantizedAttention,
     a: Blocked,

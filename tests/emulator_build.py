@@ -61,7 +61,7 @@ UNITS: list[tuple[str, ...]] = [
     *((f"cuda/kernels/{name}.cu",) for name in (
         "spmm/csr_spmm", "spmm/narrow_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm",
         "sddmm/window_sddmm", "sddmm/csr_sddmm", "attention/panel_attention", "attention/quantized_attention",
-        "attention/block_attention",
+        "attention/block_attention", "attention/block_attention_grad",
         "graph_attention/graph_attention", "edges/edge_network",
         "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "papers/policy_spmm",
         "papers/packed_spmm",

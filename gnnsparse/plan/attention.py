@@ -68,7 +68,10 @@ class CsrAttentionPlan(Plan):
 
 @dataclass(frozen=True)
 class BlockAttentionPlan(Plan):
-    """Fused attention over the 128 x 128 tiles that have edges; gradients are by the operand's own plan."""
+    """Fused attention over the 128 x 128 tiles that have edges.
+
+    Gradients are over tiles on GPUs of compute capability 9.0, and by the operand's own plan on others.
+    """
 
     kernel: ClassVar[str] = "blocks"
 

@@ -105,11 +105,11 @@ void attention_panel(const AttentionHandle& call, const BlockedHandle& a,
   cuda::attention_panel(p, cuda::AttentionPass::kForward, stream_of(stream));
 }
 
-// `starts` [panels of 128 rows + 1], `tiles` [tiles, 2], `bits` [partial tiles, 128, 4].
-void attention_blocks(const AttentionHandle& call, const Memory& row_ids, const Memory& starts,
-                      const Memory& tiles, const Memory& bits, const AttentionRowsHandle& given,
-                      Address stream) {
-  BlockAttention p;
+// What both passes over tiles are given. `bits` [partial tiles, 128, 4].
+template <class Pass>
+Pass blocks_pass(const AttentionHandle& call, const Memory& row_ids, const Memory& bits,
+                 const AttentionRowsHandle& given) {
+  Pass p;
   p.problem = call.checked(call.queries, call.keys, 0, Place::kGpu);
   if (p.problem.has_extras()) reject("problem", "no bias, dropout or causal mask over tiles");
   if (std::max(p.problem.d, p.problem.dv) > kBlockAttentionFeatures) {
@@ -124,11 +124,6 @@ void attention_blocks(const AttentionHandle& call, const Memory& row_ids, const 
   p.queries = call.queries;
   p.keys = call.keys;
   p.row_ids = optional_gpu_array<const int32_t>(row_ids, p.queries, "row_ids");
-  const int64_t panels = ceil_div<int64_t>(p.queries, kBlockTile);
-  p.tile_starts = gpu_array<const int32_t>(starts, panels + 1, "starts");
-  require_aligned(tiles, 8, "tiles");
-  p.tiles =
-      reinterpret_cast<const BlockTileItem*>(gpu_array<const int32_t>(tiles, tiles.count, "tiles"));
   require_aligned(bits, 8, "bits");
   p.bits = reinterpret_cast<const uint32_t*>(gpu_array<const int32_t>(bits, bits.count, "bits"));
   p.out = given.out.checked(p.problem.batches, p.problem.heads, p.queries, p.problem.dv,
@@ -136,7 +131,49 @@ void attention_blocks(const AttentionHandle& call, const Memory& row_ids, const 
   require_aligned(given.stats, 8, "stats");
   p.stats = reinterpret_cast<SoftmaxStats*>(
       gpu_array<float>(given.stats, product("stats", call.head_count(), p.queries, 2), "stats"));
+  return p;
+}
+
+// `starts` [panels of 128 rows + 1], `tiles` [tiles, 2].
+BlockTileList tile_list(const Memory& starts, const Memory& tiles, int64_t rows) {
+  require_aligned(tiles, 8, "tiles");
+  return {gpu_array<const int32_t>(starts, ceil_div<int64_t>(rows, kBlockTile) + 1, "starts"),
+          reinterpret_cast<const BlockTileItem*>(
+              gpu_array<const int32_t>(tiles, tiles.count, "tiles"))};
+}
+
+void attention_blocks(const AttentionHandle& call, const Memory& row_ids, const Memory& starts,
+                      const Memory& tiles, const Memory& bits, const AttentionRowsHandle& given,
+                      Address stream) {
+  auto p = blocks_pass<BlockAttention>(call, row_ids, bits, given);
+  p.tiles = tile_list(starts, tiles, p.queries);
   cuda::attention_blocks(p, stream_of(stream));
+}
+
+void attention_blocks_backward(const AttentionHandle& call, const Memory& row_ids,
+                               const Memory& starts, const Memory& tiles, const Memory& bits,
+                               const Memory& column_starts, const Memory& column_tiles,
+                               const AttentionRowsHandle& given, const AttentionGradsHandle& grads,
+                               Address stream) {
+  auto p = blocks_pass<BlockAttentionGrad>(call, row_ids, bits, given);
+  p.rows = tile_list(starts, tiles, p.queries);
+  p.columns = tile_list(column_starts, column_tiles, p.keys);
+  p.grad = grads.checked_out(call, Place::kGpu);
+  const auto require_if_given = [&](const HeadsHandle& heads, const char* name) {
+    if (heads.given) require_head_vectors(heads, p.problem.precision, name);
+  };
+  require_head_vectors(grads.out, p.problem.precision, "grad");
+  require_if_given(grads.dq, "dq");
+  require_if_given(grads.dk, "dk");
+  require_if_given(grads.dv, "dv");
+  p.dq = call.of_queries(grads.dq, p.problem.d, Place::kGpu, "dq");
+  p.dk = call.of_keys(grads.dk, p.problem.d, Place::kGpu, "dk");
+  p.dv = call.of_keys(grads.dv, p.problem.dv, Place::kGpu, "dv");
+  const int64_t rows = ceil_div<int64_t>(p.queries, kBlockTile) * kBlockTile;
+  require_aligned(given.row_stats, 16, "row_stats");
+  p.row_stats = gpu_array<float>(given.row_stats, product("row_stats", call.head_count(), rows, 2),
+                                 "row_stats");
+  cuda::attention_blocks_backward(p, stream_of(stream));
 }
 
 void attention_quantized(const QuantizedAttentionHandle& quantized, const BlockedHandle& a,
@@ -249,6 +286,10 @@ void bind_cuda_attention(py::module_& m) {
         py::arg("rows"), py::arg("work"), py::arg("partial"), py::arg("given"), py::arg("stream"));
   m.def("cuda_attention_blocks", &attention_blocks, nogil, py::arg("problem"), py::arg("row_ids"),
         py::arg("starts"), py::arg("tiles"), py::arg("bits"), py::arg("given"), py::arg("stream"));
+  m.def("cuda_attention_blocks_backward", &attention_blocks_backward, nogil, py::arg("problem"),
+        py::arg("row_ids"), py::arg("starts"), py::arg("tiles"), py::arg("bits"),
+        py::arg("column_starts"), py::arg("column_tiles"), py::arg("given"), py::arg("grads"),
+        py::arg("stream"));
   m.def("cuda_attention_quantized", &attention_quantized, nogil, py::arg("problem"), py::arg("a"),
         py::arg("rows"), py::arg("work"), py::arg("partial"), py::arg("given"), py::arg("stream"));
   m.def("cuda_attention_panel_rows", &attention_panel_rows, nogil, py::arg("problem"), py::arg("a"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -14,6 +15,7 @@ from gnnsparse.ops.attention.tiles import TILE, tile_lists, tiles_of
 from gnnsparse.plan import BlockAttentionPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests import emulated
+from tests.gpu_paths import H200
 from tests.helpers import make
 from tests.ops.attention_oracle import exact, make_case, plain, run
 
@@ -78,7 +80,7 @@ def test_patterns_without_edges_have_no_tiles() -> None:
 def test_attention_over_tiles(
     module: ModuleType, pattern: str, d: int, dv: int, precision: str, scale: float | None
 ) -> None:
-    """Results and, by the plan of the pattern, gradients; of reordered rows too."""
+    """Results and gradients; of reordered rows too."""
     a = make(PATTERNS[pattern](), "cpu", precision=precision, reorder="degree" if d == 40 else "none")
     with emulated.running(module) as native:
         case = make_case(a, d, dv, lead=(1, 2), scale=scale)
@@ -87,7 +89,31 @@ def test_attention_over_tiles(
         floor = 1.5 * torch.finfo(a.precision.storage).eps
         assert_all_accurate(results, plain(a, case), lambda: exact(a, case), floor=floor)
     assert all(torch.equal(*both) for both in zip(results, again, strict=True))
-    assert "cuda_attention_blocks" in native.called
+    assert {"cuda_attention_blocks", "cuda_attention_blocks_backward"} <= set(native.called)
+    assert "cuda_attention_panel_rows" not in native.called
+
+
+def test_gradients_over_tiles_that_are_wanted(module: ModuleType) -> None:
+    """One argument's gradient alone has the bits that it has beside the others."""
+    a = make(PATTERNS["graph"](), "cpu", precision="fp16")
+    case, found = make_case(a, 24, 16, lead=(2, 1)), list[torch.Tensor]()
+    with emulated.running(module):
+        _, *expected = run(a, case, plan=BlockAttentionPlan())
+        for i, x in enumerate(case.leaves):
+            leaves = [*case.leaves]
+            leaves[i] = x.clone().requires_grad_()
+            out = gnnsparse.attention(a, *leaves, plan=BlockAttentionPlan())
+            found += torch.autograd.grad(out, leaves[i], case.grad)
+    assert all(torch.equal(*both) for both in zip(found, expected, strict=True))
+
+
+def test_other_gpus_have_the_gradients_of_the_pattern(module: ModuleType) -> None:
+    a, a100 = make(masks.window(200, 70), "cpu", precision="fp16"), replace(H200, capability=(8, 0))
+    case = make_case(a, 16, 16, lead=(1, 2))
+    with emulated.running(module, a100) as native:
+        results = run(a, case, plan=BlockAttentionPlan())
+        assert_all_accurate(results, plain(a, case), lambda: exact(a, case))
+    assert "cuda_attention_blocks_backward" not in native.called
 
 
 def test_what_tiles_do_not_take(module: ModuleType) -> None:

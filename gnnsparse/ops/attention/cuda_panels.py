@@ -15,7 +15,7 @@ from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.ops.attention import arguments, quantized
 from gnnsparse.ops.attention.arguments import AttentionCall, Grads, Needs
-from gnnsparse.ops.attention.tiles import tile_lists, tiles_of
+from gnnsparse.ops.attention.tiles import TILE, column_lists, tile_lists, tiles_of
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan
 from gnnsparse.plan.attention import dkv_range
 from gnnsparse.plan.work import WorkList
@@ -135,6 +135,33 @@ def block_forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
         result = _native.AttentionRows(arguments.heads_argument(out), stats)
         gpu.native.cuda_attention_blocks(problem, kernels.row_ids, *lists, result, kernels.streams.current())
     return out.to(call.q.dtype), stats
+
+
+def has_block_backward(device: torch.device) -> bool:
+    """Return whether a device has the Tensor Core products of the backward pass over tiles."""
+    return describe_device(device).capability == (9, 0)
+
+
+def block_backward(
+    call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad_out: torch.Tensor, needs: Needs
+) -> Grads:
+    """Compute the gradients of `schema.run_backward` over tiles, in the storage dtype."""
+    kernels, storage, gpu = call.operand.kernels, call.operand.precision.storage, path()
+    with gpu.current(call.q.device):
+        call = _readable(call)
+        out, grad = (arguments.vectorized(x, storage) for x in (out, grad_out))
+        floats = 2 * call.heads * -(-call.q.shape[2] // TILE) * TILE
+        row_stats = torch.empty(floats, dtype=torch.float32, device=call.q.device)
+        given = _native.AttentionRows(arguments.heads_argument(out), stats.contiguous(), row_stats)
+        found = [
+            arguments.empty_heads(x, -(-x.shape[3] // 8) * 8)[..., : x.shape[3]] if need else None
+            for x, need in zip((call.q, call.k, call.v), needs, strict=False)
+        ]
+        gpu.native.cuda_attention_blocks_backward(
+            arguments.native_attention(call), kernels.row_ids, *tile_lists(kernels), *column_lists(kernels),
+            given, arguments.grads_argument(grad, [*found, None]), kernels.streams.current(),
+        )  # fmt: skip
+    return found[0], found[1], found[2], None
 
 
 def backward(

@@ -85,6 +85,8 @@ def _grad_plan(call: AttentionCall, plan: Plan | None) -> Plan:
         return plan
     if isinstance(plan, AttentionPlan) and plan.backward is not None:
         return plan.backward
+    if isinstance(plan, BlockAttentionPlan) and cuda_panels.has_block_backward(call.q.device):
+        return plan
     operand = call.operand
     return operand.kernels.plan_of(call.product("attention_grad"), operand.T.kernels)
 
@@ -105,6 +107,8 @@ def run_backward(
         plan = libraries.settled(call, _grad_plan(call, plan), "attention_grad")
     if isinstance(plan, AttentionGradPlan):
         found = cuda_panels.backward(call, plan, out, stats, grad, needs)
+    elif isinstance(plan, BlockAttentionPlan):
+        found = cuda_panels.block_backward(call, out, stats, grad, needs)
     elif isinstance(plan, CsrAttentionPlan):
         found = cuda_rows.backward(call, out, stats, grad, needs)
     elif isinstance(plan, libraries.LIBRARY_PLANS):

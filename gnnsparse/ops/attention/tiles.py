@@ -51,3 +51,15 @@ def tile_lists(kernels: KernelCache) -> TileLists:
     # No edge is there twice, so that the sum of its bits is all of them.
     bits.view(-1).index_add_(0, words, torch.ones_like(column) << column % _WORD)
     return TileLists(starts, tiles, bits.int())
+
+
+@made_once
+def column_lists(kernels: KernelCache) -> tuple[torch.Tensor, torch.Tensor]:
+    """List the same tiles by columns: `starts` and `tiles` of the transpose; bits stay those of rows."""
+    starts, tiles, _ = tile_lists(kernels)
+    panels = torch.arange(starts.numel() - 1, dtype=torch.int32, device=starts.device)
+    rows = torch.repeat_interleave(panels, starts.diff(), output_size=len(tiles))
+    columns, order = torch.sort(tiles[:, 0], stable=True)
+    firsts = torch.arange(-(-kernels.csr.cols // TILE) + 1, dtype=torch.int32, device=starts.device)
+    of_columns = torch.stack((rows, tiles[:, 1]), 1)[order]
+    return torch.searchsorted(columns, firsts).int(), of_columns

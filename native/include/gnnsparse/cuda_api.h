@@ -79,8 +79,10 @@ void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream
 enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kFused = 3 };
 void attention_panel(const PanelAttention& problem, AttentionPass pass, Stream stream);
 void attention_quantized(const QuantizedAttention& problem, Stream stream);
-// Forward; its statistics serve the backward passes over panels.
+// Forward; its statistics serve the backward passes over panels, too.
 void attention_blocks(const BlockAttention& problem, Stream stream);
+// Of compute capability 9.0.
+void attention_blocks_backward(const BlockAttentionGrad& problem, Stream stream);
 // kRows reads result.stats and writes grads.edges, which kColumns reads; there is no kFused.
 void graph_attention(const GraphAttentionPass& problem, AttentionPass pass, Stream stream);
 // Writes grads.of_mapped, after kRows.

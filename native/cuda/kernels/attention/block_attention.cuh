@@ -46,9 +46,9 @@ class BlockAttentionWarp {
     const int heads = static_cast<int>(p.problem.heads);
     b_ = blockIdx.y / heads;
     h_ = blockIdx.y - b_ * heads;
-    const int first = __ldg(p.tile_starts + blockIdx.x);
-    tiles_ = reinterpret_cast<const int2*>(p.tiles) + first;
-    halves_ = 2 * (__ldg(p.tile_starts + blockIdx.x + 1) - first);
+    const int first = __ldg(p.tiles.starts + blockIdx.x);
+    tiles_ = reinterpret_cast<const int2*>(p.tiles.tiles) + first;
+    halves_ = 2 * (__ldg(p.tiles.starts + blockIdx.x + 1) - first);
     const int row = threadIdx.x / Tile::kChunks;
     const int chunk = threadIdx.x % Tile::kChunks;
     keys_ = SliceSource(p.problem.k, p.problem.d, b_, h_, chunk);
