@@ -36,9 +36,8 @@ from gnnsparse.sampling.sampler import (
     trees_of,
 )
 from gnnsparse.sparse.graph import SparseGraph, index_tensor
-
-#: The types of a relation's sources and targets, and between them its name.
-Triple = tuple[str, str, str]
+from gnnsparse.sparse.typed import Relation as Triple
+from gnnsparse.sparse.typed import TypedGraph, read_typed
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,19 +62,24 @@ class TypedSubgraph:
     num_edges: dict[Triple, list[int]]
     trees: dict[str, torch.Tensor] | None
 
+    @property
+    def graph(self) -> TypedGraph:
+        """The graph of what was drawn, which `gnnsparse.prepare` and layers take."""
+        return TypedGraph({kind: own.numel() for kind, own in self.nodes.items()}, self.edge_index)
+
 
 @dataclass(frozen=True, eq=False)
 class TypedLinkSample:
     """The neighbourhoods that were drawn for the ends of links of one relation.
 
     Attributes:
-        graph: the neighbourhoods.
+        sample: the neighbourhoods.
         positive: int64 [k, 2], the given pairs, as positions in the nodes of their types.
         negative: int64 [k, negatives], for each pair targets to which its source has no edge, as positions in
             the nodes of their type.
     """
 
-    graph: TypedSubgraph
+    sample: TypedSubgraph
     positive: torch.Tensor
     negative: torch.Tensor
 
@@ -89,11 +93,11 @@ class TypedNeighborSampler:
     strategies, disjoint samples and times.
 
     Args:
-        graph: PyG's HeteroData, or a mapping of relations (source type, name, target type) to int32 or int64
-            edge_index [2, edges].
+        graph: the graph, in a form with types that `gnnsparse.prepare` takes, as HeteroData or a dict of
+            relations (source type, name, target type) to edge_index [2, edges].
         fanouts: neighbours that are drawn in each hop, for all relations, or a mapping of every relation to
             its own, as many for each; -1: all neighbours, 0: none.
-        num_nodes: for a mapping, the numbers of nodes of all types.
+        num_nodes: for a dict, the numbers of nodes of all types.
         method, replace, seed, disjoint, temporal_strategy: see `NeighborSampler`.
         weights: for "weighted": for every relation real numbers [edges] of 0 or more.
         edge_time: times of the edges [edges] of some relations; the edges of others are in time always.
@@ -132,8 +136,11 @@ class TypedNeighborSampler:
         device: torch.device | str | None = None,
     ) -> None:
         self._drawing = Drawing.check(method, replace, seed, temporal_strategy, weights)
-        self.num_nodes, edges = _read(graph, num_nodes)
-        self.relations = tuple(edges)
+        typed = read_typed(graph, num_nodes)
+        if typed is None:
+            accepted = "a TypedGraph, PyG's HeteroData, a heterograph of DGL or a dict of relations"
+            bad_type("graph", graph, accepted)
+        self.num_nodes, edges, self.relations = typed.num_nodes, typed.edges, tuple(typed.edges)
         own = fanouts if isinstance(fanouts, Mapping) else dict.fromkeys(edges, fanouts)
         _check_names("fanouts", own, edges, every=True)
         self._fanouts = {key: check_fanouts("fanouts", own[key], zero=True) for key in edges}
@@ -328,29 +335,6 @@ class TypedNeighborSampler:
             if self.disjoint
             else None,
         )
-
-
-def _read(graph: Any, num_nodes: Any) -> tuple[dict[str, int], dict[Triple, Any]]:
-    """Return the numbers of nodes of all types, and the edges of all relations."""
-    if hasattr(graph, "edge_types") and hasattr(graph, "node_types"):  # HeteroData
-        if num_nodes is not None:
-            bad_value("num_nodes", "is given with HeteroData, which has them; accepted: None")
-        num_nodes = {kind: graph[kind].num_nodes for kind in graph.node_types}
-        graph = {key: graph[key].edge_index for key in graph.edge_types}
-    accepted = (
-        "HeteroData, or a mapping of relations (source type, name, target type) to edge_index [2, edges]"
-    )
-    if not isinstance(graph, Mapping):
-        bad_type("graph", graph, accepted)
-    if not graph:
-        bad_value("graph", f"has no relations; accepted: {accepted}")
-    if not isinstance(num_nodes, Mapping):
-        bad_type("num_nodes", num_nodes, "a mapping of types to numbers of nodes")
-    for key in graph:
-        if not isinstance(key, tuple) or len(key) != 3 or not all(isinstance(part, str) for part in key):
-            bad_value("graph", f"has the key {key!r}; accepted: {accepted}")
-        _check_names("graph", {key[0]: None, key[2]: None}, num_nodes)
-    return dict(num_nodes), dict(graph)
 
 
 def _check_names(name: str, given: Any, known: Mapping[Any, Any], *, every: bool = False) -> None:

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+import gnnsparse
+from gnnsparse import TypedGraph
 from gnnsparse.sampling import NeighborSampler, TypedNeighborSampler, TypedSubgraph
 from tests import emulated
 from tests.gpu_paths import RunningPath
@@ -172,7 +174,7 @@ def test_typed_links_of_a_gpu_are_those_of_the_cpu(place: Place) -> None:
         with place.running():
             made = TypedNeighborSampler(edges, [3, 2], num_nodes=NODES, edge_time=times, device=device)
             found.append(made.sample_links(RELATIONS[0], pairs.to(device), 5, 2, at.to(device)))
-    assert_same(*(links.graph for links in found))
+    assert_same(*(links.sample for links in found))
     for name in ("positive", "negative"):
         assert torch.equal(*(getattr(links, name).cpu() for links in found))
 
@@ -186,6 +188,27 @@ def test_one_relation_draws_what_an_untyped_sampler_draws() -> None:
     assert torch.equal(found.nodes["node"], plain.nodes)
     assert torch.equal(found.edge_ids[key], plain.edge_ids)
     assert (found.num_nodes["node"], found.num_edges[key]) == (plain.num_nodes, plain.num_edges)
+
+
+def test_samples_are_typed_graphs() -> None:
+    """Which products and layers take; the sampler takes one, too."""
+    edges, _, _ = drawn_graph(30, 3)
+    made = TypedNeighborSampler(TypedGraph(NODES, edges), [-1, -1])
+    seeds = {"item": torch.arange(7), "user": torch.arange(9)}
+    found = made.sample(seeds)
+    assert_same(found, TypedNeighborSampler(edges, [-1, -1], num_nodes=NODES).sample(seeds))
+    whole, part = (gnnsparse.prepare(graph, cache=False) for graph in (TypedGraph(NODES, edges), found.graph))
+    assert found.graph.num_nodes["user"] == 9
+    x = {kind: torch.randn(count, 4) for kind, count in NODES.items()}
+    got, want = (
+        operand.operand @ torch.cat([x[key[0]][nodes[key[0]]] for key in RELATIONS])
+        for operand, nodes in (
+            (part, found.nodes),
+            (whole, {kind: torch.arange(n) for kind, n in NODES.items()}),
+        )
+    )
+    at = found.graph.offsets["item"], whole.offsets["item"]
+    torch.testing.assert_close(got[at[0] : at[0] + 7], want[at[1] : at[1] + 7][found.nodes["item"]])
 
 
 def test_relations_draw_independently() -> None:
@@ -208,7 +231,7 @@ def test_links_have_negatives_of_the_targets_type(relation: tuple[str, str, str]
     pairs, at = torch.tensor([[0, 1], [5, 6], [0, 1], [2, 2]]), torch.tensor([1, 4, 5, 0])
     links = made.sample_links(relation, pairs, 3, 2, at if times_of == "edges" else None)
     source, _, target = relation
-    sources, targets = links.graph.nodes[source], links.graph.nodes[target]
+    sources, targets = links.sample.nodes[source], links.sample.nodes[target]
     ends = torch.stack([sources[links.positive[:, 0]], targets[links.positive[:, 1]]], dim=1)
     assert torch.equal(ends, pairs)
     assert links.negative.shape == (4, 3)
@@ -217,14 +240,14 @@ def test_links_have_negatives_of_the_targets_type(relation: tuple[str, str, str]
         assert not joined & {(own, other) for other in others}
         assert source != target or own not in others
     if times_of == "edges":
-        assert links.graph.trees is not None
+        assert links.sample.trees is not None
         kinds = dict.fromkeys((source, target))
         of_seeds = [at, at.repeat(1), at.repeat_interleave(3)]
         until = torch.cat(of_seeds)
-        assert sum(links.graph.num_nodes[kind][0] for kind in kinds) == until.numel()
-        for key, (_, rows) in links.graph.edge_index.items():
-            of_edges = times[key][links.graph.edge_ids[key]]
-            assert bool((of_edges <= until[links.graph.trees[key[2]][rows]]).all())
+        assert sum(links.sample.num_nodes[kind][0] for kind in kinds) == until.numel()
+        for key, (_, rows) in links.sample.edge_index.items():
+            of_edges = times[key][links.sample.edge_ids[key]]
+            assert bool((of_edges <= until[links.sample.trees[key[2]][rows]]).all())
     assert made.sample_links(
         relation, torch.empty(0, 2, dtype=torch.int64), 2, 0, at[:0] if options else None
     )
@@ -235,7 +258,7 @@ def test_every_target_without_an_edge_is_as_likely() -> None:
     key = ("user", "rates", "item")
     made = TypedNeighborSampler({key: torch.tensor([[1, 1], [0, 3]])}, [1], num_nodes={"user": 5, "item": 5})
     links = made.sample_links(key, [[1, 0]], 3000)
-    counts = torch.bincount(links.graph.nodes["item"][links.negative[0]], minlength=5)
+    counts = torch.bincount(links.sample.nodes["item"][links.negative[0]], minlength=5)
     assert counts[[0, 3]].sum() == 0
     assert chisquare(counts[[1, 2, 4]]).pvalue > 1e-3
     full = TypedNeighborSampler({key: torch.tensor([[1, 1], [0, 1]])}, [1], num_nodes={"user": 2, "item": 2})
@@ -251,9 +274,6 @@ ONE = {KEY: torch.tensor([[0], [1]])}
     ("message", "graph", "options"),
     [
         ("graph: got a tensor", torch.zeros(2, 1), {}),
-        ("graph: has no relations", {}, {}),
-        (r"graph: has the key 'a'; accepted: HeteroData", {"a": ONE[KEY]}, {}),
-        (r"graph: names 'c'; accepted: a, b", {("a", "to", "c"): ONE[KEY]}, {}),
         ("num_nodes: got None", ONE, {"num_nodes": None}),
         (r"fanouts: got -2", ONE, {"fanouts": [-2]}),
         (r"fanouts: lacks \('a', 'to', 'b'\)", ONE, {"fanouts": {}}),
