@@ -13,6 +13,7 @@ from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
 from gnnsparse.nn.gated_gcn import GatedGCNConv
 from gnnsparse.nn.gcn_conv import GCNConv
 from gnnsparse.nn.gin_conv import GINConv, GINEConv
+from gnnsparse.nn.hgt_conv import HGTConv
 from gnnsparse.nn.interaction import InteractionBlock
 from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.pna_conv import PNAConv
@@ -40,6 +41,7 @@ __all__ = [
     "GINEConv",
     "GatedGCNConv",
     "GraphConv",
+    "HGTConv",
     "InteractionBlock",
     "KeyValueCache",
     "PNAConv",

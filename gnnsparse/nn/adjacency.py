@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from gnnsparse.runtime.functorch import innermost, is_eager, outside, untraced, 
 from gnnsparse.runtime.hashing import digest, fingerprint
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.typed import Relation, TypedGraph
 
 
 class Fingerprint:
@@ -267,16 +268,22 @@ def check_edge_weight(
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """The last adjacency of a layer and what it was made of: (size, recipe, whether there are edge weights).
+    """The last adjacency of a layer and what it was made of: (size, recipe, whether there are edge weights),
+    or (nodes by type, relations, recipe).
 
     It is replaced as a whole, for calls from threads. `values` were computed from `weights`, None: not yet.
     """
 
-    made_for: tuple[tuple[int, int], Any, bool]
+    made_for: tuple[Any, Any, Any]
     edges: tuple[Fingerprint, ...]  # of the edge_index, and of the edges' types if there are any
     adjacency: Any
     weights: Fingerprint | None = None
     values: torch.Tensor | None = None
+
+    def holds(self, made_for: tuple[Any, Any, Any], edges: tuple[Fingerprint, ...]) -> bool:
+        """Return whether it was made of these edges, for the same purpose."""
+        pairs = zip(self.edges, edges, strict=False)
+        return self.made_for == made_for and all(known.equals(now) for known, now in pairs)
 
 
 class AdjacencyMemo:
@@ -327,6 +334,21 @@ class AdjacencyMemo:
         entry = self._entry = self._find(edge_index, (size, recipe, False), edge_type)
         return entry.adjacency
 
+    @untraced
+    def typed(self, num_nodes: dict[str, int], edges: Mapping[Relation, torch.Tensor], recipe: Recipe) -> Any:
+        """Return what a recipe makes of the block edges of a TypedGraph, made or cached."""
+        entry, made_for = self._entry, (tuple(num_nodes.items()), tuple(edges), recipe)
+        for given in edges.values():
+            check_edges(given)
+        index = {relation: innermost("edges", given) for relation, given in edges.items()}
+        with outside():
+            prints = tuple(map(Fingerprint, index.values()))
+            if entry is None or not entry.holds(made_for, prints):
+                plain = {relation: unwrapped("edges", given) for relation, given in index.items()}
+                entry = _Entry(made_for, prints, TypedGraph(num_nodes, plain).adjacency(recipe))
+        self._entry = entry
+        return entry.adjacency
+
     def _find(
         self,
         edge_index: torch.Tensor,
@@ -345,11 +367,7 @@ class AdjacencyMemo:
         given += [] if edge_type is None else [innermost("edge_type", edge_type)]
         with outside():  # a view of the edges would be wrapped by a transform
             edges = tuple(map(Fingerprint, given))
-            if (
-                entry is not None
-                and entry.made_for == made_for
-                and all(known.equals(now) for known, now in zip(entry.edges, edges, strict=True))
-            ):
+            if entry is not None and entry.holds(made_for, edges):
                 return entry
             index = unwrapped("adj", edge_index)
             if edge_type is not None:

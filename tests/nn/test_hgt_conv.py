@@ -1,0 +1,146 @@
+"""HGTConv against PyG's layer: the same numbers and gradients over all relations, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.nn import HGTConv
+from gnnsparse.sparse.typed import TypedGraph
+from gnnsparse.testing import assert_all_accurate, in_float64
+from tests.helpers import ROUNDING
+from tests.nn.pyg_layers import pyg
+
+IN = {"paper": 8, "author": 5, "field": 30, "venue": 8}
+RELATIONS = [
+    ("paper", "cites", "paper"),
+    ("author", "writes", "paper"),
+    ("paper", "has", "field"),
+    ("field", "of", "paper"),
+    ("venue", "prints", "paper"),
+]
+OUT, HEADS = 8, 2
+
+
+def graph(sizes: dict[str, int], counts: list[int], seed: int = 1) -> tuple[dict[str, Any], dict[Any, Any]]:
+    """Features and random edges, of which some are repeated; None: the relation is missing."""
+    torch.manual_seed(seed)
+    edges = {}
+    for relation, count in zip(RELATIONS, counts, strict=True):
+        if count is not None:
+            ends = [torch.randint(max(sizes[kind], 1), (count,)) for kind in (relation[0], relation[2])]
+            index = torch.stack(ends)
+            edges[relation] = torch.cat([index, index[:, : count // 4]], dim=1)
+    return {kind: torch.randn(count, IN[kind]) for kind, count in sizes.items()}, edges
+
+
+#: Sizes by type, and edges by relation: usual; missing and empty relations; a type without nodes or left out.
+GRAPHS: list[tuple[dict[str, int], list[Any]]] = [
+    ({"paper": 30, "author": 20, "field": 7, "venue": 3}, [90, 60, 40, 40, 20]),
+    ({"paper": 30, "author": 20, "field": 7, "venue": 3}, [90, 0, None, 10, None]),
+    ({"venue": 0, "field": 1, "author": 9, "paper": 12}, [5, 30, 30, 20, 0]),
+    ({"paper": 11, "author": 4, "field": 3}, [40, 0, 10, None, None]),
+]
+
+
+def layers() -> tuple[Any, Any]:
+    """Our layer and PyG's with the same random parameters."""
+    given = IN, OUT, (list(IN), RELATIONS), HEADS
+    ours, theirs = HGTConv(*given), pyg.HGTConv(*given)
+    assert {k: v.shape for k, v in ours.state_dict().items()} == {
+        k: v.shape for k, v in theirs.state_dict().items()
+    }
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert repr(ours) == repr(theirs)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.normal_()
+    theirs.load_state_dict(ours.state_dict())
+    return ours, theirs
+
+
+def run(layer: Any, nodes: dict[str, Any], edges: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Outputs by type, and gradients of all features and parameters."""
+    leaves = {kind: x.to(dtype).requires_grad_() for kind, x in nodes.items()}
+    found = layer(leaves, edges)
+    outs = [found[kind] for kind in sorted(found)]
+    probes = torch.Generator().manual_seed(1)
+    loss = sum((y * torch.randn(y.shape, generator=probes).to(y)).sum() for y in outs)
+    wanted = [*leaves.values(), *layer.parameters()]
+    grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+    pairs = zip(grads, wanted, strict=True)
+    return [*(y.detach() for y in outs), *(torch.zeros_like(w) if g is None else g for g, w in pairs)]
+
+
+@pytest.mark.parametrize("number", range(len(GRAPHS)))
+def test_same_numbers_as_pyg(number: int) -> None:
+    nodes, edges = graph(*GRAPHS[number])
+    ours, theirs = layers()
+    exactly = copy.deepcopy(theirs)
+    with in_float64(exactly):
+        exact = run(exactly, nodes, edges, torch.float64)
+    got, plain = (run(layer, nodes, edges, torch.float32) for layer in (ours, theirs))
+    assert len(ours(nodes, edges)) == len(theirs(nodes, edges))
+    assert_all_accurate(got, plain, exact, floor=128 * ROUNDING["fp32"])
+
+
+def test_a_typed_graph_gives_the_numbers_of_its_edges() -> None:
+    """Prepared or not, and with types in another order."""
+    nodes, edges = graph(*GRAPHS[0])
+    ours, _ = layers()
+    expected = run(ours, nodes, edges, torch.float32)
+    sizes = {kind: len(nodes[kind]) for kind in reversed(nodes)}
+    plain = TypedGraph(sizes, edges)
+    for given in (plain, gnnsparse.prepare(plain, cache=False)):
+        for a, b in zip(run(ours, nodes, given, torch.float32), expected, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_a_change_of_an_edge_is_seen() -> None:
+    nodes, edges = graph(*GRAPHS[0])
+    ours, theirs = layers()
+    first = ours(nodes, edges)["paper"]
+    memo = ours._memo._entry
+    ours(nodes, dict(edges))
+    assert ours._memo._entry is memo
+    edges[RELATIONS[3]][0].zero_()
+    changed = ours(nodes, edges)["paper"]
+    assert not torch.allclose(first, changed)
+    torch.testing.assert_close(changed, theirs(nodes, edges)["paper"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda x, e: (list(x), e), TypeError, "x_dict: .*a dict of features"),
+        (lambda x, e: ({**x, "city": x["paper"]}, e), ValueError, "x_dict: has the type 'city'"),
+        (lambda x, e: ({**x, "paper": x["field"]}, e), ValueError, r"x_dict\['paper'\]: has shape"),
+        (lambda x, e: (x, {}), TypeError, "edge_index_dict: .*not empty"),
+        (lambda x, e: (x, {("a", "b", "c"): e[RELATIONS[0]]}), ValueError, "edge_index_dict: has"),
+        (lambda x, e: ({"paper": x["paper"]}, e), ValueError, "nodes of type 'author'"),
+        (lambda x, e: (x, TypedGraph({"paper": 99}, {RELATIONS[0]: e[RELATIONS[0]]})), ValueError, "x_dict"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: Any, error: type, words: str) -> None:
+    nodes, edges = graph(*GRAPHS[0])
+    with pytest.raises(error, match=words):
+        layers()[0](*change(nodes, edges))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ((IN, 8, (list(IN), RELATIONS), 3), ValueError, "heads: got 3 for 8"),
+        ((IN, 8, list(IN)), TypeError, "metadata"),
+        (({"paper": 3}, 8, (list(IN), RELATIONS)), ValueError, "in_channels: has"),
+        ((3, 8, (["paper"], RELATIONS)), ValueError, "metadata: has .'author'"),
+        ((0, 8, (list(IN), RELATIONS)), ValueError, r"in_channels\['paper'\]: got 0"),
+    ],
+)
+def test_a_layer_that_can_not_be_is_refused(given: Any, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        HGTConv(*given)
