@@ -83,7 +83,10 @@ class _GatLayer(EdgeAttention):
 
     def _alone(self, score: str, *given: Any) -> Joint | None:
         """Return what `_joint` does, unless there is a residual."""
-        return self._joint(score, *given, negative_slope=self.negative_slope) if self.res is None else None
+        if self.res is not None:
+            return None
+        options: dict[str, Any] = {"negative_slope": self.negative_slope, "has_edges": self.add_self_loops}
+        return self._joint(score, *given, **options)
 
     def _attended(
         self, edges: Edges, adj: Any, targets: torch.Tensor | None, *given: Any, **options: Any

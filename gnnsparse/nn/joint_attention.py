@@ -35,6 +35,7 @@ class Joint(NamedTuple):
     heads: int
     width: int
     has_root: bool = False
+    has_edges: bool = False  # in every row
     negative_slope: float = 0.2
     dropout_p: float = 0.0
 
@@ -67,6 +68,17 @@ class Joint(NamedTuple):
             return {**parts, "v": parts["v"].unflatten(1, sizes)}
         return {name: part.unflatten(1, sizes) for name, part in parts.items()}
 
+    def with_values(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, added: torch.Tensor
+    ) -> torch.Tensor:
+        """Return a bias of the product that adds `added` to all values, and so to weighted means of them."""
+        whole = weight.new_zeros(weight.shape[0]) if bias is None else bias.clone()
+        columns = self.columns()
+        whole[columns.get("v", columns["k"])] += added
+        if self.score == "gatv2":  # whose values are keys: their sums with queries stay what they are
+            whole[columns["q"]] -= added
+        return whole
+
     def added(self, out: torch.Tensor, product: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Return the result of attention [nodes, heads, width] side by side, with the root and a bias."""
         y = out.flatten(1)
@@ -83,12 +95,16 @@ class _JointAttention(torch.autograd.Function):
         device, read = x.device.type, x
         if torch.is_autocast_enabled(device):
             read = x.to(torch.get_autocast_dtype(device))
-        product = F.linear(read, weight, bias)
+        more, after = bias, added
+        if added is not None and joint.has_edges and joint.dropout_p == 0:
+            # Weights of a row have the sum 1, and a product adds a bias for nothing.
+            more, after = joint.with_values(weight, bias, added), None
+        product = F.linear(read, weight, more)
         result = Result(*schema.run_graph(joint.call(product, att, seed), False)[:3])
         ctx.joint = joint
         results = read, product, result.out, result.stats
         ctx.save_for_backward(x, weight, bias, att, added, seed, *results)
-        return joint.added(result.out, product, added)
+        return joint.added(result.out, product, after)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:

@@ -126,7 +126,7 @@ def test_values_and_gradients(
     assert got[0].dtype is dtype
     # An edge at the bend of leaky_relu may be off, and gradients of keys' biases are 0 but for rounding.
     tolerance = {"fp32": 1e-5, "fp16": 3e-2, "bf16": 0.15}[precision]
-    least = 0.1 * max(float(t.detach().norm()) for t in want if t is not None)
+    least = 0.3 * max(float(t.detach().norm()) for t in want if t is not None)
     for found, wanted in zip(got, want, strict=True):
         assert (found is None) == (wanted is None)
         if wanted is not None:
