@@ -28,7 +28,7 @@ from scipy.optimize import minimize
 from gnnsparse.bench.arguments import MatrixSpec, device_option, matrices_option, parse_matrix
 from gnnsparse.bench.kernels import prepare_subject
 from gnnsparse.bench.session import new_table, printer, progress
-from gnnsparse.bench.tiles import measure_tiles
+from gnnsparse.bench.tiles import NAMES, measure_tiles
 from gnnsparse.bench.workload import make_subject
 from gnnsparse.data.generators import GENERATED_GRAPHS
 from gnnsparse.ops.dense import CudaLoader
@@ -535,9 +535,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--keep", type=file_option, metavar="FILE.json", help="write what was measured, too")
     parser.add_argument(
-        "--tiles", action="store_true",
-        help="measure the kernels of attention over dense tiles alone, in about half a minute; the record "
-        "keeps the rest",
+        "--tiles", nargs="*", choices=NAMES, metavar="KERNEL",
+        help=f"measure kernels of attention over dense tiles alone ({', '.join(NAMES)}; default: all), in a "
+        "minute; the record keeps the rest",
     )  # fmt: skip
     parser.add_argument(
         "--measured", type=Path, metavar="FILE.json",
@@ -575,10 +575,11 @@ def _run_tiles(options: argparse.Namespace, tell: Callable[[str], None], console
     """Measure kernels over tiles, and write the record in use with their rates; 1 if none could run."""
     device = torch.device("cuda", torch.cuda.current_device())
     described = describe_device(device)
-    record, rates = record_for(described), measure_tiles(device, tell)
+    record, rates = record_for(described), measure_tiles(device, tell, options.tiles or NAMES)
     if not rates:
         return 1
-    record = replace(record, attention=replace(record.attention, tiles=rates))
+    tiles = {**record.attention.tiles, **rates} if options.tiles else rates
+    record = replace(record, attention=replace(record.attention, tiles=tiles))
     if record.name != described.name:
         tell(f"the rest is that of {record.name}: `gnnsparse bench fit` measures it here")
         record = replace(record, name=described.name)
@@ -600,13 +601,13 @@ def run(options: argparse.Namespace) -> int:
             options.fail(f"{error}; accepted without one: --measured FILE.json")
     elif options.matrix or options.keep:
         options.fail("argument --measured: --matrix and --keep go with measuring")
-    elif options.tiles:
+    elif options.tiles is not None:
         options.fail("argument --tiles: it measures, and does not go with --measured")
     elif not options.measured.is_file():
         options.fail(f"argument --measured: there is no file {options.measured}")
     more = tuple(spec for group in options.matrix or () for spec in group)
     tell, console = progress(), Console()
-    if options.tiles:
+    if options.tiles is not None:
         return _run_tiles(options, tell, console)
     start, cases, about = read_cases(options.measured) if options.measured else _measured(more, tell)
     if not cases:

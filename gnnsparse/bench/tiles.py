@@ -5,7 +5,7 @@ It stands alone because it asks the kernels by name, while the fit of the other 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,7 +16,8 @@ from gnnsparse.plan.gpu_records.record import TileRates
 from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.operand import SparseOperand
 
-_NAMES = ("panels", "blocks", "fa4", "flex")
+#: The kernels, as `impl=` of attention names them. Those of libraries are compiled, which takes longest.
+NAMES = ("panels", "blocks", "fa4", "flex")
 #: Heads of all batch entries, tokens, and the part of the tiles that are kept in the pattern of full ones.
 _BATCH, _HEADS, _LENGTH, _KEPT, _FEATURES = 8, 8, 8192, 0.094, 64
 _REPEATS = 10
@@ -38,9 +39,9 @@ def _times(a: SparseOperand, name: str, tensors: list[torch.Tensor]) -> tuple[fl
 
 
 def measure_tiles(
-    device: torch.device, tell: Callable[[str], None], length: int = _LENGTH
+    device: torch.device, tell: Callable[[str], None], names: Sequence[str] = NAMES, length: int = _LENGTH
 ) -> dict[str, TileRates]:
-    """Measure each kernel that can run, on full tiles alone and on a window with partial ones."""
+    """Measure those of the kernels that can run, on full tiles and on a window with partial ones."""
     count, generator = length // TILE, torch.Generator("cpu").manual_seed(0)
     kept = torch.rand(count, count, generator=generator, device="cpu", dtype=torch.float32) < _KEPT
     kept.fill_diagonal_(True)
@@ -50,7 +51,7 @@ def measure_tiles(
     )
     size, heads, found = (_BATCH, _HEADS, length, _FEATURES), _BATCH * _HEADS, {}
     tensors = [torch.randn(size, device=device, dtype=torch.float16, requires_grad=i < 3) for i in range(4)]
-    for name in _NAMES:
+    for name in names:
         try:
             times = [_times(a, name, tensors) for a in (blocks, window)]
         except ValueError as error:  # the kernel can't run here

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import sys
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
@@ -18,6 +20,7 @@ from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES, Device
 
+_log = logging.getLogger("gnnsparse.plan")
 #: Most features that the fused kernels accept; the operands of a warp with more would not fit its registers.
 MOST_FEATURES = {Precision(name): most for name, most in _native.ATTENTION_FEATURES.items()}
 #: Most features that tall panels and the fused backward pass accept: a slice of 16-bit values.
@@ -331,7 +334,8 @@ class _TileKernel(Kernel):
 
     least_capability = (8, 0)
     most_features = 128
-    has_gradients = True
+    #: The GPUs that have its gradients; None: all that run it.
+    gradients_on: tuple[int, int] | None = None
 
     def can_run(self, problem: AttentionProblem) -> CanRun:  # type: ignore[override]
         if not (answer := takes(problem.device, problem.precision)):
@@ -340,8 +344,8 @@ class _TileKernel(Kernel):
         key = self.name, problem.width, problem.value_width, problem.precision, problem.band is not None
         if why := refused.get(self.name) or TILE_FAULTS.get(key, ""):
             return CanRun(why)
-        if problem.op == "attention_grad" and not self.has_gradients:
-            return CanRun("it has no backward pass")
+        if problem.op == "attention_grad" and self.gradients_on not in (None, problem.device.capability):
+            return CanRun("its gradients need Hopper's products of four warps")
         if problem.precision.storage.itemsize != 2:
             return CanRun(f"no {name} over tiles")
         if problem.device.capability < least:
@@ -379,7 +383,7 @@ class _BlockAttentionKernel(_TileKernel):
 
     name = "blocks"
     plan_type = BlockAttentionPlan
-    has_gradients = False
+    gradients_on = (9, 0)
 
 
 class _LibraryKernel(_TileKernel):
@@ -437,6 +441,8 @@ TILE_FAULTS: dict[tuple[str, int, int, Precision, bool], str] = {}
 @lru_cache
 def import_problem(module: str) -> str:
     """Import a module; return why it can't be imported, or ""."""
+    if module not in sys.modules:
+        _log.warning("attention over tiles: importing %s", module)
     try:
         importlib.import_module(module)
     except Exception as error:  # other packages raise whatever they like
@@ -501,5 +507,6 @@ def tiles_are_faster(rates: AttentionRates, heads: int, most: int, width: int, f
 CSR_ATTENTION = _CsrAttentionKernel()
 FUSED, FUSED_GRAD = _AttentionKernel(), _AttentionGradKernel()
 UNFUSED, ROWS = _UnfusedKernel(), _RowsKernel()
+BLOCKS = _BlockAttentionKernel()
 #: The kernels over tiles; where one is asked for it runs, whatever the others' times.
-TILE_KERNELS = (_BlockAttentionKernel(), _FlashKernel(), _FlexKernel())
+TILE_KERNELS = (BLOCKS, _FlashKernel(), _FlexKernel())

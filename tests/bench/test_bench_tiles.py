@@ -10,7 +10,7 @@ import torch
 
 from gnnsparse.bench import fit_command, tiles
 from gnnsparse.cli.main import main
-from gnnsparse.plan.gpu_records.record import load_record, record_for
+from gnnsparse.plan.gpu_records.record import load_record, record_for, using
 from gnnsparse.runtime import device as device_module
 from gnnsparse.runtime.timing import Timing
 from gnnsparse.sparse.operand import SparseOperand
@@ -55,7 +55,7 @@ def test_the_record_keeps_the_rest(
     kernels: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured = tiles.measure_tiles
-    here = lambda device, tell: measured(torch.device("cpu"), tell, 640)  # noqa: E731
+    here = lambda device, tell, names: measured(torch.device("cpu"), tell, names, 640)  # noqa: E731
     monkeypatch.setattr(fit_command, "measure_tiles", here)
     monkeypatch.setattr(fit_command, "device_option", lambda name: name)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -70,6 +70,9 @@ def test_the_record_keeps_the_rest(
         before.attention.slot,
     )
     assert "panels forward" in capsys.readouterr().out
+    with device_module.use(StandInPath(None)), using(found):
+        assert main(["bench", "fit", "--tiles", "panels", "--out", str(out)]) == 0
+    assert load_record(out) == found  # with the rates of fa4
 
 
 def test_tiles_do_not_go_with_measurements(capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,10 +155,13 @@ def check(a: SparseOperand, impl: str, **options: Any) -> None:
 
 @pytest.mark.parametrize("pattern", TILES)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_flash_attention_is_exact(flash: Flash, pattern: str, precision: str) -> None:
+def test_flash_attention_is_exact(
+    flash: Flash, pattern: str, precision: str, caplog: pytest.LogCaptureFixture
+) -> None:
     a = on_gpu(TILES[pattern](), precision=precision)
     check(a, "fa4", scale=None if precision == "fp16" else 0.7)
     assert set(flash.calls) == {"blocks" if pattern == "blocks" else "band"}
+    assert [line.getMessage().split(":")[0] for line in caplog.records] == ["attention by fa4"]
 
 
 def dense(a: SparseOperand) -> torch.Tensor:
@@ -251,7 +254,7 @@ def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch, flash: Fla
 
 RATES = {
     "panels": TileRates((4.0, 1.0), (4.0, 1.0)),
-    "blocks": TileRates((3.0, 3.0), (0.0, 0.0)),
+    "blocks": TileRates((3.0, 3.0), (3.0, 3.0)),
     "fa4": TileRates((2.0, 2.0), (2.0, 2.0)),
 }
 
@@ -281,7 +284,14 @@ def test_the_fastest_by_the_record_is_planned(flash: Flash) -> None:
         assert "; no fa4: the operand's rows were reordered" in plan_of(whole).reasons[0]
     with using(record(flex=TileRates((1.0, 1.0), (1.0, 1.0)))):
         assert isinstance(plan_of(on_gpu(TILES["blocks"]())), FlexPlan)
-    with using(replace(record_for(H200))):
+        # Gradients of blocks, too, on Hopper alone.
+        reordered = on_gpu(TILES["blocks"](), reorder="degree")
+        assert isinstance(plan_of(reordered, op="attention_grad"), BlockAttentionPlan)
+    with using(record()), device_module.use(StandInPath(None, device=replace(H200, capability=(10, 0)))):
+        reordered = on_gpu(TILES["blocks"](), reorder="degree")
+        assert isinstance(plan_of(reordered), BlockAttentionPlan)
+        assert isinstance(plan_of(reordered, op="attention_grad"), AttentionGradPlan)
+    with using(record_for(H200)):
         assert isinstance(plan_of(on_gpu(TILES["blocks"]())), AttentionPlan)
 
 

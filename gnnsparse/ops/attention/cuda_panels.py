@@ -13,9 +13,10 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
+from gnnsparse.formats.tiles import TILE
 from gnnsparse.ops.attention import arguments, quantized
 from gnnsparse.ops.attention.arguments import AttentionCall, Grads, Needs
-from gnnsparse.ops.attention.tiles import TILE, column_lists, tile_lists, tiles_of
+from gnnsparse.ops.attention.tiles import column_lists, tile_lists, tiles_of
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan
 from gnnsparse.plan.attention import dkv_range
 from gnnsparse.plan.work import WorkList
@@ -135,11 +136,6 @@ def block_forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
         result = _native.AttentionRows(arguments.heads_argument(out), stats)
         gpu.native.cuda_attention_blocks(problem, kernels.row_ids, *lists, result, kernels.streams.current())
     return out.to(call.q.dtype), stats
-
-
-def has_block_backward(device: torch.device) -> bool:
-    """Return whether a device has the Tensor Core products of the backward pass over tiles."""
-    return describe_device(device).capability == (9, 0)
 
 
 def block_backward(

@@ -8,6 +8,7 @@ with exact ones on a small pattern: FlashAttention-4 has had releases with wrong
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 import warnings
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
 
+_log = logging.getLogger("gnnsparse.attention")
 #: Plans of the kernels that run here.
 LIBRARY_PLANS = (FlashPlan, FlexPlan)
 _LOG2_E = math.log2(math.e)
@@ -278,6 +280,8 @@ def _fault(call: AttentionCall, plan: Plan) -> str:
         return TILE_FAULTS[of]
     if path().takes(device) and path().is_capturing():
         return "it was not compared with exact results before a CUDA graph was captured"
+    # Neither can be stopped, and a compiler has been seen to hang: the last word before it is ours.
+    _log.warning("attention by %s: compiling it and comparing it with exact results, before first use", of[0])
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         pattern = _pattern(plan, of[-1], device)
         row, column = pattern.nonzero().T.contiguous()

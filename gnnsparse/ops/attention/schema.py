@@ -34,7 +34,8 @@ from gnnsparse.plan import (
     Plan,
     UnfusedPlan,
 )
-from gnnsparse.runtime.device import path
+from gnnsparse.plan.attention import BLOCKS
+from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_eager, materialised
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand
@@ -85,7 +86,10 @@ def _grad_plan(call: AttentionCall, plan: Plan | None) -> Plan:
         return plan
     if isinstance(plan, AttentionPlan) and plan.backward is not None:
         return plan.backward
-    if isinstance(plan, BlockAttentionPlan) and cuda_panels.has_block_backward(call.q.device):
+    if (
+        isinstance(plan, BlockAttentionPlan)
+        and describe_device(call.q.device).capability == BLOCKS.gradients_on
+    ):
         return plan
     operand = call.operand
     return operand.kernels.plan_of(call.product("attention_grad"), operand.T.kernels)
