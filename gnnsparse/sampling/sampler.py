@@ -459,8 +459,8 @@ class NeighborSampler:
             negatives: number of pairs without an edge that are drawn for each given pair, uniformly, of two
                 different nodes.
             step: see `sample`.
-            time: times of the pairs [k], see `sample`; pair i of those without an edge has that of the given
-                pair i mod k, whose edge may be one of a later time.
+            time: times of the pairs [k], see `sample`; pair i of those without an edge, of whatever time, has
+                that of the given pair i mod k.
 
         Returns:
             The pairs, as positions in the seeds, and a block for each layer.

@@ -230,8 +230,8 @@ class TypedNeighborSampler:
             negatives: number of targets without an edge from the pair's source that are drawn for each pair,
                 uniformly from the nodes of the targets' type; not the source itself.
             step: see `sample`.
-            time: times of the pairs [k], if edges have times; negatives have those of their pairs, and their
-                edges may be ones of a later time.
+            time: times of the pairs [k], if edges have times; negatives, which have no edge of whatever time,
+                have those of their pairs.
 
         Raises:
             TypeError, ValueError: as `sample`; or a source is joined to nearly all targets.
