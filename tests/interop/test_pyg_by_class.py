@@ -290,6 +290,8 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a hook of a map": ("HEATConv", lambda layer: _hook(layer.att), "`att`"),
     "a hook of a network": ("NNConv of a network", lambda layer: _hook(layer.nn), "`nn` has hooks"),
     "a hook of its last layer": ("NNConv of a network", lambda layer: _hook(layer.nn[-1]), "`nn`"),
+    "a hook of relations": ("HGTConv", lambda layer: _hook(layer.v_rel), "its linear maps have hooks"),
+    "a hook of a type": ("HGTConv", lambda layer: _hook(layer.out_lin.lins["a"]), "no plain linear"),
     "a hook in attention": ("DNAConv", lambda layer: _hook(layer.multi_head.lin_k), "`multi_head`"),
     "the aggregation": (
         "GMMConv", lambda layer: setattr(layer, "aggr_module", pyg.aggr.MaxAggregation()), "Max"
@@ -326,6 +328,22 @@ class Doubled(Sequential):
         return 2 * super().forward(x)
 
 
+def test_relations_in_another_order_are_left_to_pyg() -> None:
+    """PyG takes the matrices of other relations for them."""
+    theirs, ours, _ = layers_of("HGTConv")
+    given = inputs()
+    nodes = {"a": given["x"], "b": given["x_target"]}
+    edges = dict(zip(RELATIONS, (given["two_edges"], given["back"], given["one_edge"]), strict=True))
+    other = {relation: edges[relation] for relation in reversed(edges)}
+    for kind in KINDS:
+        close(ours(nodes, other)[kind], theirs(nodes, other)[kind])
+    assert "not in the order of its metadata" in left(ours)
+    missing = dict([*edges.items()][:1])
+    for kind in KINDS:
+        close(ours(nodes, missing)[kind], theirs(nodes, missing)[kind])
+    assert used(ours) == {"graph_attention, fp32": 2}
+
+
 def test_a_network_that_is_more_than_its_layers() -> None:
     plain, ours = both(pyg.NNConv(WIDTH, OUT, Doubled(Linear(EDGE_DIM, 2), ReLU(), Linear(2, WIDTH * OUT))))
     given = inputs()
@@ -354,5 +372,6 @@ def test_what_pyg_is_left_with() -> None:
         with torch.no_grad():
             close(call(torch.compile(ours, backend="eager"), given), call(plain, given))
         assert not used(ours)
-        assert "torch.compile traces a layer whose messages are told by its class" in left(ours)
+        told = "an adjacency" if isinstance(layer, pyg.HGTConv) else "a layer whose messages are told by its"
+        assert f"torch.compile traces {told}" in left(ours)
         assert "torch.compiler.disable(layer)" in str(interop.report(ours))

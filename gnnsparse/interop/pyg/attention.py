@@ -17,7 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, conv
 from torch_geometric.nn.aggr import DegreeScalerAggregation, MeanAggregation, SumAggregation
-from torch_geometric.nn.dense import Linear
+from torch_geometric.nn.dense import HeteroDictLinear, Linear
 
 from gnnsparse.interop.models import FallbackError, precision_of
 from gnnsparse.interop.pyg.aggregate import (
@@ -33,7 +33,7 @@ from gnnsparse.interop.pyg.aggregate import (
 )
 from gnnsparse.interop.pyg.edge_aggregate import reductions_in
 from gnnsparse.interop.pyg.graphs import check_eager, memo, raw
-from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, PNAConv, RGATConv, RGCNConv, TransformerConv
+from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, HGTConv, PNAConv, RGATConv, RGCNConv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe, with_types
 from gnnsparse.nn.edges import EdgeRecipe, joined
 from gnnsparse.nn.edges import attend as attended
@@ -45,6 +45,7 @@ from gnnsparse.ops.dispatch import recording, register
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import alive
 from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.typed import Relation, TypedGraph
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,35 @@ class _Memo:
         by = self.state.settings
         return graph.adjacency(edges, recipe, size, False, self.width, by, self.overhead).adjacency
 
+    def typed(self, num_nodes: dict[str, int], edges: dict[Relation, Any], recipe: Recipe) -> Any:
+        size = sum(num_nodes[relation[0]] for relation in edges), sum(num_nodes.values())
+        return self.adjacency(size, _block_edges(num_nodes, edges), recipe)
+
     def resolve(self, size: tuple[int, int], edges: Any, weight: Any, recipe: Recipe) -> tuple[Any, Any]:
         made = self.adjacency(size, edges, recipe)
         return made.operand, made.values(weight)
+
+
+@dataclass(frozen=True)
+class _Joining:
+    """Joins the edges of relations as TypedGraph does; one that is equal has made the same of them."""
+
+    num_nodes: tuple[tuple[str, int], ...]
+    relations: tuple[Relation, ...]
+
+    def __call__(self, *edges: torch.Tensor) -> torch.Tensor:
+        return TypedGraph(dict(self.num_nodes), dict(zip(self.relations, edges, strict=True))).block_edges()
+
+
+def _block_edges(num_nodes: dict[str, int], edges: dict[Relation, Any]) -> torch.Tensor:
+    """Return `TypedGraph.block_edges`, the same tensor as long as those of the relations are unchanged."""
+    for given in edges.values():
+        if type(given) is not torch.Tensor or given.layout != torch.strided:
+            raise FallbackError(f"the adjacency is a {type(given).__name__}")
+    first, *others = edges.values()
+    joining = _Joining(tuple(num_nodes.items()), tuple(edges))
+    joined: torch.Tensor = memo.graph(first).result(joining, first, *others)
+    return joined
 
 
 class _StandIn:
@@ -95,6 +122,16 @@ class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
 
 class _Rgat(_StandIn, RGATConv):  # type: ignore[misc]
     """PyG's layer has all its attributes."""
+
+
+class _Hgt(_StandIn, HGTConv):  # type: ignore[misc]
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+        if any(is_watched(self._modules[name]) for name in ("kqv_lin", "out_lin", "k_rel", "v_rel")):  # type: ignore[arg-type]
+            raise FallbackError("its linear maps have hooks")
+        if [*edge_index_dict] != [relation for relation in self.edge_types if relation in edge_index_dict]:
+            # PyG takes the matrices of other relations then.
+            raise FallbackError("its relations are not in the order of its metadata")
+        return super().forward(x_dict, edge_index_dict)
 
 
 class _Relational(_StandIn, RGCNConv):  # type: ignore[misc]
@@ -190,6 +227,9 @@ def unsuitable_whole(layer: Any, kind: type) -> str | None:
 
 def _linear_maps(layer: Any) -> dict[str, Any]:
     maps = {name: module for name, module in layer._modules.items() if name.startswith(("lin", "res"))}
+    for name, module in layer._modules.items():
+        if isinstance(module, HeteroDictLinear):
+            maps |= {f"{name}.{kind}": linear for kind, linear in module.lins.items()}
     return {name: module for name, module in maps.items() if module is not None}
 
 
@@ -198,15 +238,20 @@ def attend(
 ) -> Any:
     """Compute `forward` of a layer that computes what PyG's class `kind` does; NOTHING: it is left to PyG."""
     try:
-        if state.settings.convert == "auto":
-            memo.check(edges)
-        if (why := watched(layer, edges) or unsuitable_whole(layer, kind)) is not None:
-            raise FallbackError(why)
         check_eager()
-        check_edges(edges)
-        if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:
+        joined, features = edges, x[0] if isinstance(x, (tuple, list)) else x
+        if kind is conv.HGTConv:
+            if not (isinstance(x, dict) and isinstance(edges, dict) and x and edges):
+                raise FallbackError("features or edges are no dicts, or there are none")
+            joined = _block_edges({of: len(nodes) for of, nodes in x.items()}, edges)
+            features = next(iter(x.values()))
+        if state.settings.convert == "auto":
+            memo.check(joined)
+        if (why := watched(layer, joined) or unsuitable_whole(layer, kind)) is not None:
+            raise FallbackError(why)
+        check_edges(joined)
+        if type(joined) is not torch.Tensor and options.get("return_attention_weights") is not None:
             raise FallbackError("weights are returned with an EdgeIndex")
-        features = x[0] if isinstance(x, (tuple, list)) else x
         if features is None or (isinstance(features, torch.Tensor) and not features.is_floating_point()):
             features = layer._parameters.get("weight", features)  # its rows are then those of nodes
         if any(type(m.weight) is UninitializedParameter for m in _linear_maps(layer).values()):
@@ -217,7 +262,8 @@ def attend(
         width = features.shape[-1] if kind in (conv.TransformerConv, conv.AGNNConv) else layer.out_channels
         stand_in, _, runs_on, gathers, overhead, *_ = FUSED[kind]
         standing: Any = object.__new__(stand_in)
-        found = _Memo(state, gathers * width * getattr(layer, "heads", 1), overhead)
+        heads = 1 if kind is conv.HGTConv else getattr(layer, "heads", 1)
+        found = _Memo(state, gathers * width * heads, overhead)
         for name, value in ("__dict__", layer.__dict__), ("precision", precision), ("_memo", found):
             object.__setattr__(standing, name, value)  # a module looks for parameters among its attributes
         out = stand_in.forward(standing, x, edges, *arguments, **options)
@@ -368,6 +414,7 @@ FUSED: dict[type, Fused] = {
     conv.GATv2Conv: Fused(type("_Gatv2", (_StandIn, GATv2Conv), {}), _gatv2),
     conv.TransformerConv: Fused(_Transformer, _transformer),
     conv.AGNNConv: Fused(type("_Agnn", (_StandIn, AGNNConv), {}), _agnn),
+    conv.HGTConv: Fused(_Hgt, None, overhead=300.0),
     conv.RGATConv: Fused(_Rgat, lambda *_: None, "spmm", overhead=600.0, steps=steps_of(conv.RGATConv)),
     # Its networks of edges are compiled by `propagate`.
     conv.PNAConv: Fused(

@@ -130,26 +130,6 @@ def _heat(call: Call, x: torch.Tensor, edge_type_emb: torch.Tensor, edge_attr: t
     return out + F.linear(summed, from_edge).to(out.dtype)
 
 
-def _first_edges(edges: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return int64 [rows of `like`], an edge of each source, or 0 for one without."""
-    numbers = torch.arange(edges.shape[1], dtype=torch.int64, device=edges.device)
-    first = numbers.new_zeros(like.shape[0])
-    return first.scatter_reduce(0, edges[0].long(), numbers, "amin", include_self=False)
-
-
-def _hgt(
-    call: Call, k: torch.Tensor, q: torch.Tensor, v: torch.Tensor, edge_attr: torch.Tensor
-) -> torch.Tensor:
-    """Attend over the edges of all types at once, of which each has sources, and a factor, of its own."""
-    edges = call.to_attend(v[0].numel())
-    first = memo.graph(call.edges).result(_first_edges, call.edges, k)
-    keys = k * edge_attr.index_select(0, first)[:, :, None]
-    out: torch.Tensor = graph_attention(
-        edges.operand, q, keys.to(k.dtype), v, bias=edges.log_counts, edge_order="operand"
-    )
-    return out.flatten(1)
-
-
 def _by_weights(call: Call, x: torch.Tensor, weights: Callable[[], torch.Tensor], width: int) -> torch.Tensor:
     """Return the sums over k of weights [edges, k] times features of sources [sources, k, features].
 
@@ -260,7 +240,6 @@ COMPUTED: dict[type, Computed] = {
         modules=tuple((name, _LINEAR) for name in ("edge_attr_emb", "att", "lin")),
         overhead=1000.0,
     ),
-    conv.HGTConv: Computed(_hgt, methods=("message", "forward", "_construct_src_node_feat"), overhead=600.0),
     conv.GMMConv: Computed(_gmm, "spmm", reductions=("sum", "mean"), overhead=300.0),
     conv.NNConv: Computed(
         _nn, "spmm", modules=(("nn", _LINEAR),), reductions=("sum", "mean"), overhead=300.0
