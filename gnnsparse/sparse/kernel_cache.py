@@ -21,6 +21,10 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import PANEL_K_TILE, describe_device
 from gnnsparse.runtime.memo import DispatchCache, ForkLock, Memo, Streams, made_once
 
+#: Kernels over tiles are considered where so much of their positions are edges: a window of +-128 has .67,
+#: and rates of partial tiles, which are measured on it, say nothing of strips with few columns in a tile.
+_LEAST_FILL = 0.5
+
 
 @dataclass(frozen=True)
 class Product:
@@ -469,6 +473,7 @@ class KernelCache:
         if counts is None and panels and self.precision.storage.itemsize == 2:
             rates = self._record.attention
             counts = bool(rates.tiles) and 0 < rates.tall_nnz * panels[0].slots <= self.csr.nnz
+            counts = counts and self.tiles.fill >= _LEAST_FILL
         return (self.tiles, self.band) if counts and self.quantization is None else (None, None)
 
     @made_once

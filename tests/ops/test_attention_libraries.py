@@ -14,6 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand, masks
+from gnnsparse.formats.tiles import count_tiles
 from gnnsparse.ops.attention import libraries, schema
 from gnnsparse.ops.attention.api import _named_plan
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan, BlockAttentionPlan, FlashPlan, FlexPlan
@@ -305,6 +306,12 @@ def test_tiles_are_not_counted_without_rates(monkeypatch: pytest.MonkeyPatch) ->
     assert not any(name in str(plan) for name in ("blocks", "fa4", "flex"))
     with using(record()):  # of a graph, whose tiles would be nearly empty
         assert isinstance(plan_of(on_gpu(random_graph(300, 300, 0.05))), AttentionPlan)
+        strips = on_gpu(masks.vector_wise(512, 0.9, 16, seed=0))
+        with pytest.raises(AssertionError, match="counted"):
+            plan_of(strips)
+        monkeypatch.setattr("gnnsparse.sparse.kernel_cache.count_tiles", count_tiles)
+        assert "by the record" not in str(plan_of(strips))  # all of its tiles are partial, and a tenth full
+        monkeypatch.setattr("gnnsparse.sparse.kernel_cache.count_tiles", fail)
         with pytest.raises(AssertionError, match="counted"):
             plan_of(on_gpu(TILES["blocks"]()))
 
