@@ -51,7 +51,8 @@ def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
 class _DkvSteps(NamedTuple):
     """The order in which dK and dV are summed: ranges of columns, and in each of them the panels.
 
-    A step takes up to DKV_STEP_SLOTS column slots of a panel, even and odd columns in turn where it can.
+    A step takes up to DKV_STEP_SLOTS column slots of a panel, even and odd columns in turn where it can. Steps
+    without any fill the last stage of a range, of DKV_STAGE_STEPS.
 
     `slots` int32 [steps, DKV_STEP_SLOTS]: slots as the pass over rows numbers them, slot
     8 (n // 2) + 2 j + n % 2 of a K tile is 8 j + n; -1: none. `columns` int32, of half the size: their
@@ -81,6 +82,8 @@ def _dkv_steps(kernels: KernelCache, size: int) -> _DkvSteps:
     paired, groups = sizes.view(-1, 2).amin(1), key // 2
     place = torch.where(rank < paired[groups], 2 * rank + key % 2, paired[groups] + rank)
     steps = -(-sizes.view(-1, 2).sum(1) // _native.DKV_STEP_SLOTS)
+    in_range = steps.view(ranges, count)  # a view
+    in_range[:, -1] += -in_range.sum(1) % _native.DKV_STAGE_STEPS
     ends = steps.cumsum(0)
     place += (ends - steps)[groups] * _native.DKV_STEP_SLOTS
     entries = torch.full((2, int(ends[-1]), _native.DKV_STEP_SLOTS), -1, dtype=torch.int32, device=device)

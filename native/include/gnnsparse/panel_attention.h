@@ -20,13 +20,15 @@ inline constexpr int kRowStatsFloats = 4;
 
 // For the backward pass in one: of every column slot of a panel of 16 rows the weights of the rows,
 // and the gradients of their scores, in the storage type; and in which order dK and dV are summed
-// from them. Columns are taken in ranges, the panels of a range in steps of at most 96 of their
+// from them. Columns are taken in ranges, the panels of a range in steps of at most 48 of their
 // slots, whose even and odd columns in turn lie in different banks of shared memory.
 struct DkvWeights {
   static constexpr int kSlotBytes = 64;
-  static constexpr int kStepSlots = 96;
-  static constexpr int kStages = 3;  // steps whose operands have room in shared memory
-  static constexpr uint32_t kStageBytes = 2 * kQueryBytes + kStepSlots * (kSlotBytes + 6) + 64;
+  static constexpr int kStepSlots = 48;
+  static constexpr int kStageSteps = 2;  // for which the warps of a block meet once
+  static constexpr int kStages = 3;      // whose operands have room in shared memory
+  static constexpr uint32_t kStageBytes =
+      kStageSteps * (2 * kQueryBytes + kStepSlots * (kSlotBytes + 6)) + 64;
   static constexpr int kColumnBytes = 512;  // the sums of a column
 
   void* weights = nullptr;  // [heads at a time][slots][kSlotBytes]

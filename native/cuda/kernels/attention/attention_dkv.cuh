@@ -55,18 +55,18 @@ struct DkvLaunch : PanelAttention {
   ChunkedHeads rows[2];  // the output's gradient and Q
 };
 
-// A block sums a range of columns of a head, in shared memory. A step adds up to 96 column slots of
-// one panel, in tiles of 16: three warps share a step's tiles, and four its 64 features of dV and
-// of dK. Four more warps copy what later steps need. A step's columns are distinct, and all warps
-// meet before the next one.
+// A block sums a range of columns of a head, in shared memory: a warp 16 features of dV or of dK,
+// so that no two warps add to one sum. Four more warps copy what later steps need. All warps meet
+// once for a stage of two steps, which are taken in their order.
 template <Precision P>
 class DkvBlock {
  public:
-  static constexpr int kSlices = 4;  // of 32 features
-  static constexpr int kAddThreads = kWarp * kSlices * DkvWeights::kStepSlots / 32;
+  static constexpr int kSlices = 8;  // of 16 features
+  static constexpr int kAddThreads = kWarp * kSlices;
   static constexpr int kCopyThreads = kQueryChunks;
   static constexpr int kThreads = kAddThreads + kCopyThreads;
   static constexpr int kStages = DkvWeights::kStages;
+  static constexpr int kSteps = DkvWeights::kStageSteps;
 
   __device__ DkvBlock(const DkvLaunch& p, uint32_t shared)
       : p_(p),
@@ -89,9 +89,9 @@ class DkvBlock {
       copy_all(thread_ - kAddThreads);
     } else {
       int stage = 0;
-      for (; step_ < end_; ++step_) {
+      for (; step_ < end_; step_ += kSteps) {
         __syncthreads();
-        add_step(ring_ + stage * DkvWeights::kStageBytes);
+        add_stage(ring_ + stage * DkvWeights::kStageBytes);
         stage = stage + 1 < kStages ? stage + 1 : 0;
       }
     }
@@ -100,18 +100,20 @@ class DkvBlock {
   }
 
  private:
-  static constexpr int kTiles = 2;                // of a warp in a step
   static constexpr uint32_t kNone = 0xffffffffu;  // no columns
-  static constexpr int kTileStep = DkvWeights::kStepSlots / 16 / kTiles;
+  static constexpr int kAhead = (kStages - 1) * kSteps;
+  static constexpr int kTiles = DkvWeights::kStepSlots / 16;
   static constexpr uint32_t kSliceBytes = DkvWeights::kColumnBytes / kSlices;
-  static constexpr uint32_t kOperandBytes = DkvWeights::kStepSlots * DkvWeights::kSlotBytes / 2;
-  static constexpr uint32_t kWeightsAt = 2 * kQueryBytes;
+  static constexpr int kStageSlots = kSteps * DkvWeights::kStepSlots;
+  static constexpr uint32_t kRowBytes = 2 * kQueryBytes;  // of a step
+  static constexpr uint32_t kOperandBytes = kStageSlots * DkvWeights::kSlotBytes / 2;
+  static constexpr uint32_t kWeightsAt = kSteps * kRowBytes;
   static constexpr uint32_t kColumnsAt = kWeightsAt + 2 * kOperandBytes;
-  static constexpr uint32_t kSlotsAt = kColumnsAt + 2 * DkvWeights::kStepSlots;
-  static constexpr int kColumnChunks = 2 * DkvWeights::kStepSlots / kChunkBytes;
+  static constexpr uint32_t kSlotsAt = kColumnsAt + 2 * kStageSlots;
+  static constexpr int kColumnChunks = 2 * kStageSlots / kChunkBytes;
   static constexpr int kSlotChunks = 2 * kColumnChunks;
-  static constexpr int kCopySlots = 4 * DkvWeights::kStepSlots / kCopyThreads;  // of a thread
-  static_assert(kSlotsAt + 4 * DkvWeights::kStepSlots <= DkvWeights::kStageBytes);
+  static constexpr int kCopySlots = 4 * kStageSlots / kCopyThreads;  // of a thread
+  static_assert(kSlotsAt + 4 * kStageSlots <= DkvWeights::kStageBytes);
   static_assert(kColumnChunks + kSlotChunks <= kCopyThreads);
 
   // The copies of one thread: a chunk of a row of both arrays, and of three slots' weights.
@@ -141,47 +143,48 @@ class DkvBlock {
           copy_async_or_zero(to + weights_to + 16 * kCopyThreads / 2 * i, from, slots[i] >= 0);
         }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const char* from =
-              rows[i].data + kChunkBytes * chunk + int64_t{max(id_, 0)} * rows[i].stride;
-          copy_async_or_zero(to + kQueryBytes * i + row_to, from,
-                             id_ >= 0 && kChunkBytes * chunk < rows[i].bytes);
+        for (int i = 0; i < 2 * kSteps; ++i) {
+          const ChunkRows& from = rows[i % 2];
+          const int id = id_[i / 2];
+          copy_async_or_zero(to + kQueryBytes * i + row_to,
+                             from.data + kChunkBytes * chunk + int64_t{max(id, 0)} * from.stride,
+                             id >= 0 && kChunkBytes * chunk < from.bytes);
         }
         if (copier < kColumnChunks) {
           copy_async(to + kColumnsAt + kChunkBytes * copier,
                      p_.dkv.columns + step * int64_t{DkvWeights::kStepSlots / 2} + 4 * copier);
-        } else if (copier < kColumnChunks + kSlotChunks && step + kStages - 1 < end_) {
-          // Those of the step that is copied while this one is added.
+        } else if (copier < kColumnChunks + kSlotChunks && step + kAhead < end_) {
+          // Those of the stage that is copied while this one is added.
           const int at = copier - kColumnChunks;
-          copy_async(to + kSlotsAt + kChunkBytes * at, slots_of(step + kStages - 1) + 4 * at);
+          copy_async(to + kSlotsAt + kChunkBytes * at, slots_of(step + kAhead) + 4 * at);
         }
       }
       commit_copies();
-      ask_row(step + 1, row);
+      ask_rows(step + kSteps, row);
     };
 
-    ask_panel(step_);
-    ask_row(step_, row);
+    ask_panels(step_);
+    ask_rows(step_, row);
     int32_t slots[kCopySlots];
     for (int i = 0; i < kStages - 1; ++i) {
 #pragma unroll
       for (int j = 0; j < kCopySlots; ++j) {
         const int at = copier / 4 + kCopyThreads / 4 * j;
-        slots[j] = step_ + i < end_ ? __ldg(slots_of(step_ + i) + at) : -1;
+        slots[j] = step_ + kSteps * i < end_ ? __ldg(slots_of(step_ + kSteps * i) + at) : -1;
       }
-      copy(step_ + i, i, slots);
+      copy(step_ + kSteps * i, i, slots);
     }
     int stage = 0;
-    for (; step_ < end_; ++step_) {
+    for (; step_ < end_; step_ += kSteps) {
       wait_copies_but<kStages - 2>();
-      __syncthreads();  // the step may be added; the one before it has been, and is overwritten
+      __syncthreads();  // the stage may be added; the one before it has been, and is overwritten
 #pragma unroll
       for (int j = 0; j < kCopySlots; ++j) {
         slots[j] = static_cast<int32_t>(load_shared_word(ring_ + stage * DkvWeights::kStageBytes +
                                                          kSlotsAt +
                                                          4 * (copier / 4 + kCopyThreads / 4 * j)));
       }
-      copy(step_ + kStages - 1, stage == 0 ? kStages - 1 : stage - 1, slots);
+      copy(step_ + kAhead, stage == 0 ? kStages - 1 : stage - 1, slots);
       stage = stage + 1 < kStages ? stage + 1 : 0;
     }
     wait_copies_but<0>();
@@ -191,124 +194,109 @@ class DkvBlock {
     return p_.dkv.slot_of_entry + step * int64_t{DkvWeights::kStepSlots};
   }
 
-  // The row of a step is asked for one step before it is copied, the panel two.
-  __device__ void ask_panel(int step) { panel_ = step < end_ ? __ldg(p_.dkv.panels + step) : 0; }
-  __device__ void ask_row(int step, int row) {
-    id_ = panel_ * kQueryRows + row;
-    if (id_ >= static_cast<int>(p_.a.rows)) {
-      id_ = -1;
-    } else if (p_.stored.row_ids != nullptr) {
-      id_ = __ldg(p_.stored.row_ids + id_);
-    }
-    ask_panel(step + 1);
+  // The rows of a stage are asked for one stage before it is copied, the panels two.
+  __device__ void ask_panels(int step) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) panel_[i] = step < end_ ? __ldg(p_.dkv.panels + step + i) : 0;
   }
-
-  // A warp's tiles of a step: those after an empty one are empty too.
-  __device__ void add_step(uint32_t stage) const {
-    const int lane = thread_ % kWarp;
-    const int first = thread_ / (kSlices * kWarp);
-    uint32_t pairs[kTiles];
+  __device__ void ask_rows(int step, int row) {
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      pairs[j] = load_shared_word(stage + kColumnsAt + 32 * (first + kTileStep * j) + lane / 4 * 4);
-    }
-    const uint32_t weights = stage + kWeightsAt + 512 * first + kChunkBytes * lane;
-    if (__any_sync(0xffffffffu, pairs[1] != kNone)) {
-      add_tiles<2>(stage, weights, pairs);
-    } else if (__any_sync(0xffffffffu, pairs[0] != kNone)) {
-      add_tiles<1>(stage, weights, pairs);
-    }
-  }
-
-  // All sums of the first kCount tiles are read before any is written.
-  template <int kCount>
-  __device__ __forceinline__ void add_tiles(uint32_t stage, uint32_t weights,
-                                            const uint32_t (&pairs)[kTiles]) const {
-    const int lane = thread_ % kWarp;
-    const int slice = thread_ / kWarp % kSlices;
-    uint32_t x[2][4];  // 16 rows of 16 features
-    const uint32_t rows = stage + kQueryBytes * (slice / 2) + query_address(lane);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      load_matrices(query_address(rows, slice % 2 * 2 + half), x[half]);
-    }
-    uint32_t at[kCount][2];
-    uint32_t sums[kCount][2][2][4] = {};
-    uint32_t a[kCount][4];
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      load_matrices_plain(weights + kOperandBytes * (slice / 2) + 512 * kTileStep * j, a[j]);
-#pragma unroll
-      for (int upper = 0; upper < 2; ++upper) {
-        at[j][upper] = sums_of(pairs[j], upper);
-        if (column(pairs[j], upper) < 0) continue;
-        load_shared(at[j][upper], sums[j][upper][0]);
-        load_shared(at[j][upper] ^ 64u, sums[j][upper][1]);
+    for (int i = 0; i < kSteps; ++i) {
+      id_[i] = panel_[i] * kQueryRows + row;
+      if (id_[i] >= static_cast<int>(p_.a.rows)) {
+        id_[i] = -1;
+      } else if (p_.stored.row_ids != nullptr) {
+        id_[i] = __ldg(p_.stored.row_ids + id_[i]);
       }
     }
+    ask_panels(step + kSteps);
+  }
+
+  // All products of the stage come before the sums, which steps may share; all sums of a step are
+  // read before any is written.
+  __device__ void add_stage(uint32_t stage) const {
+    const int lane = thread_ % kWarp;
+    const int slice = thread_ / kWarp;
+    const uint32_t rows = stage + kQueryBytes * (slice / 4) + query_address(lane);
+    const uint32_t weights = stage + kWeightsAt + kOperandBytes * (slice / 4) + kChunkBytes * lane;
+    uint32_t pairs[kSteps][kTiles];
+    float products[kSteps][kTiles][2][4];  // of 8 features
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
+    for (int i = 0; i < kSteps; ++i) {
+      uint32_t x[4];  // 16 rows of 16 features
+      load_matrices(query_address(rows + kRowBytes * i, slice % 4), x);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        add_tile(a[j], x[half], sums[j][0][half], sums[j][1][half]);
+      for (int j = 0; j < kTiles; ++j) {
+        const int tile = kTiles * i + j;
+        pairs[i][j] = load_shared_word(stage + kColumnsAt + 32 * tile + lane / 4 * 4);
+        if (__any_sync(0xffffffffu, pairs[i][j] != kNone)) {
+          uint32_t a[4];
+          load_matrices_plain(weights + 512 * tile, a);
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            const uint32_t b[2] = {x[2 * n], x[2 * n + 1]};
+#pragma unroll
+            for (int k = 0; k < 4; ++k) products[i][j][n][k] = 0.0f;
+            mma<kArithmetic<P>>(products[i][j][n], a, b);
+          }
+        }
+      }
+    }
+    const uint32_t sums_at =
+        sums_ + slice * (p_.dkv.range * kSliceBytes) + kChunkBytes * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      uint32_t sums[kTiles][2][4];
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+        for (int upper = 0; upper < 2; ++upper) {
+          const int of = column(pairs[i][j], upper);
+          if (of >= 0) load_shared(sums_at + of * kSliceBytes, sums[j][upper]);
+        }
       }
 #pragma unroll
-      for (int upper = 0; upper < 2; ++upper) {
-        if (column(pairs[j], upper) < 0) continue;
+      for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint32_t (&v)[4] = sums[j][upper][half];
-          store_shared(at[j][upper] ^ 64u * half, make_uint4(v[0], v[1], v[2], v[3]));
+        for (int upper = 0; upper < 2; ++upper) {
+          const int of = column(pairs[i][j], upper);
+          if (of >= 0)
+            store_shared(sums_at + of * kSliceBytes, added(sums[j][upper], products[i][j], upper));
         }
       }
     }
   }
 
-  // Of 16 features, of which a lane has 2t, 2t + 1 and 8 more than these of two column slots. The
-  // products are added to the sums by themselves: as the operand of an mma those would have to be
-  // in other registers than they are loaded to.
-  static __device__ __forceinline__ void add_tile(const uint32_t (&a)[4], const uint32_t (&x)[4],
-                                                  uint32_t (&lower)[4], uint32_t (&upper)[4]) {
+  // A lane has features 2t, 2t + 1 and 8 more than these of a column slot. The products are added
+  // to the sums by themselves: as the operand of an mma those would have to be in other registers
+  // than they are loaded to.
+  static __device__ __forceinline__ uint4 added(const uint32_t (&sums)[4],
+                                                const float (&products)[2][4], int upper) {
+    uint32_t v[4];
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const uint32_t b[2] = {x[2 * n], x[2 * n + 1]};
-      float products[4] = {};
-      mma<kArithmetic<P>>(products, a, b);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        lower[2 * n + i] = __float_as_uint(__uint_as_float(lower[2 * n + i]) + products[i]);
-        upper[2 * n + i] = __float_as_uint(__uint_as_float(upper[2 * n + i]) + products[2 + i]);
-      }
+    for (int i = 0; i < 4; ++i) {
+      v[i] = __float_as_uint(__uint_as_float(sums[i]) + products[i / 2][2 * upper + i % 2]);
     }
+    return make_uint4(v[0], v[1], v[2], v[3]);
   }
 
   static __device__ __forceinline__ int column(uint32_t pair, int upper) {
     return static_cast<int16_t>(upper ? pair >> 16 : pair & 0xffffu);
   }
-  // Halves of 64 bytes change places in odd columns: lanes that read together have one of each.
-  static __device__ __forceinline__ uint32_t sums_at(int column) {
-    return column * kSliceBytes + 64 * (column & 1);
-  }
-  __device__ __forceinline__ uint32_t sums_of(uint32_t pair, int upper) const {
-    const uint32_t slice = thread_ / kWarp % kSlices * (p_.dkv.range * kSliceBytes);
-    return sums_ + slice + sums_at(column(pair, upper)) + kChunkBytes * (thread_ % 4);
-  }
-
   // A thread takes eight features of a column: half of each of four chunks.
   __device__ void store() const {
-    const int slice = thread_ / 4 % kSlices;
-    const int eight = thread_ % 4;
-    const bool keys = slice >= 2;
+    const int slice = thread_ / 2 % kSlices;
+    const int eight = thread_ % 2;
+    const bool keys = slice >= 4;
     const HeadsView& view = keys ? p_.dk : p_.dv;
     const int64_t width = keys ? p_.problem.d : p_.problem.dv;
-    const int feature = 32 * (slice % 2) + 8 * eight;
+    const int feature = 16 * (slice % 4) + 8 * eight;
     if (view.data == nullptr || feature >= width) return;
     const MutableDenseView to = view.mutable_of(b_, h_);
     const float scale = keys ? p_.problem.scale : 1.0f;
     const int64_t first = int64_t{blockIdx.x} * p_.dkv.range;
     for (int i = thread_ / 16; i < p_.dkv.range && first + i < p_.a.cols; i += kThreads / 16) {
-      const uint32_t from = sums_ + slice * (p_.dkv.range * kSliceBytes) +
-                            (sums_at(i) ^ 64u * (eight / 2)) + 8 * (eight % 2);
+      const uint32_t from = sums_ + (slice * p_.dkv.range + i) * kSliceBytes + 8 * eight;
       float v[8];
 #pragma unroll
       for (int chunk = 0; chunk < 4; ++chunk) {
@@ -329,8 +317,8 @@ class DkvBlock {
   uint32_t sums_;
   int64_t b_;
   int64_t h_;
-  int panel_ = 0;
-  int id_ = -1;
+  int panel_[kSteps];
+  int id_[kSteps];
 };
 
 template <Precision P>
