@@ -40,6 +40,7 @@ PARTIAL_ROW_STATS: int
 ROW_STATS_FLOATS: int
 DKV_SLOT_BYTES: int
 DKV_STEP_SLOTS: int
+DKV_PAIR_WORDS: int
 DKV_STAGE_STEPS: int
 DKV_SHARED_BYTES: tuple[int, int]
 ENTRY_LAYOUTS: dict[str, _EntryLayout]

@@ -26,10 +26,12 @@ void bind_constants(py::module_& m) {
   // Floats that attention keeps of a row: of one that was cut, and for the backward pass.
   m.attr("PARTIAL_ROW_STATS") = kPartialRowStats;
   m.attr("ROW_STATS_FLOATS") = kRowStatsFloats;
-  // Of the fused backward pass: bytes of a column slot's weights, slots of a step, steps of a stage,
-  // and the shared memory that the sums of dK and dV take for all and for a column.
+  // Of the fused backward pass: bytes of a column slot's weights, slots of a step and words of
+  // their columns, steps of a stage, and the shared memory that the sums of dK and dV take for all
+  // and for a column.
   m.attr("DKV_SLOT_BYTES") = static_cast<int>(DkvWeights::kSlotBytes);
   m.attr("DKV_STEP_SLOTS") = static_cast<int>(DkvWeights::kStepSlots);
+  m.attr("DKV_PAIR_WORDS") = static_cast<int>(DkvWeights::kPairWords);
   m.attr("DKV_STAGE_STEPS") = static_cast<int>(DkvWeights::kStageSteps);
   m.attr("DKV_SHARED_BYTES") =
       std::pair(DkvWeights::shared_bytes(0), int{DkvWeights::kColumnBytes});

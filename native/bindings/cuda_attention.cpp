@@ -260,7 +260,8 @@ DkvWeights dkv_weights_of(const DkvWeightsHandle& handle, const BlockedHandle& a
   const int64_t ranges = ceil_div<int64_t>(a.view.cols, handle.range);
   dkv.weights = gpu_array<char>(handle.weights, bytes, "weights");
   dkv.slot_of_entry = gpu_array<const int32_t>(handle.slot_of_entry, entries, "slot_of_entry");
-  dkv.columns = gpu_array<const int32_t>(handle.columns, entries / 2, "columns");
+  dkv.columns =
+      gpu_array<const int32_t>(handle.columns, steps * 8 * DkvWeights::kPairWords, "columns");
   dkv.panels = gpu_array<const int32_t>(handle.panels, steps, "panels");
   dkv.range_starts = gpu_array<const int32_t>(handle.range_starts, ranges + 1, "range_starts");
   return dkv;

@@ -6,6 +6,7 @@ It stands alone as one of the backends, which schema.py chooses among.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -51,12 +52,13 @@ def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
 class _DkvSteps(NamedTuple):
     """The order in which dK and dV are summed: ranges of columns, and in each of them the panels.
 
-    A step takes up to DKV_STEP_SLOTS column slots of a panel, even and odd columns in turn where it can. Steps
-    without any fill the last stage of a range, of DKV_STAGE_STEPS.
+    A step takes up to DKV_STEP_SLOTS column slots of a panel, even and odd columns in turn where it can.
+    Empty steps fill the last stage of a range, of DKV_STAGE_STEPS.
 
-    `slots` int32 [steps, DKV_STEP_SLOTS]: slots as the pass over rows numbers them, slot
-    8 (n // 2) + 2 j + n % 2 of a K tile is 8 j + n; -1: none. `columns` int32, of half the size: their
-    columns, counted in the range, as 16-bit pairs of the entries 0 and 8, 1 and 9, ... of 16. `panels`
+    `slots` int32 [steps, DKV_STEP_SLOTS]: 4 times the slot as the pass over rows numbers them, where
+    8 (n // 2) + 2 j + n % 2 of a K tile is 8 j + n, plus 1 if the lower eight rows have an edge there, and
+    2 if the upper have; 0: none. `columns` int32 [steps, 8, DKV_PAIR_WORDS]: word j of row g has the
+    columns of slots g and g + 8 of the j-th 16, counted in the range, in 16 bits each; -1: none. `panels`
     int32 [steps]. `starts` int32 [ranges + 1]: the first step of each range.
     """
 
@@ -72,6 +74,11 @@ def _dkv_steps(kernels: KernelCache, size: int) -> _DkvSteps:
     panel = kernels.panel(SCORE_ROWS, bits=True)
     written, device = panel.columns.view(-1, 4, 4, 2).transpose(1, 2).reshape(-1), panel.columns.device
     slots = torch.nonzero(written >= 0).squeeze(1)
+    assert panel.bitmap is not None
+    # Bit 8 odd + 4 upper + j of lane 4 g + t: of row g + 8 upper, in slot 8 t + 2 j + odd.
+    bits = reduce(torch.bitwise_or, panel.bitmap.view(torch.int16).view(-1, 8, 4).unbind(1)).int()
+    lower = torch.arange(16, dtype=torch.int32, device=device).view(2, 2, 4)[:, 0].t()  # 8 odd + j
+    edges = (bits[:, None, :, None] >> lower[:, None]).reshape(-1)[slots]
     count, ranges = panel.panel_ptr.numel() - 1, -(-kernels.csr.cols // size)
     panels = torch.searchsorted(panel.panel_ptr, slots, right=True) - 1
     columns = written[slots].long()
@@ -86,13 +93,16 @@ def _dkv_steps(kernels: KernelCache, size: int) -> _DkvSteps:
     in_range[:, -1] += -in_range.sum(1) % _native.DKV_STAGE_STEPS
     ends = steps.cumsum(0)
     place += (ends - steps)[groups] * _native.DKV_STEP_SLOTS
-    entries = torch.full((2, int(ends[-1]), _native.DKV_STEP_SLOTS), -1, dtype=torch.int32, device=device)
+    entries = torch.zeros(2, int(ends[-1]), _native.DKV_STEP_SLOTS, dtype=torch.int32, device=device)
+    entries[1] = -1
+    slots = 4 * slots + (edges & 1) + (edges >> 3 & 2)
     entries.view(2, -1)[:, place] = torch.stack((slots, columns % size)).int()[:, order]
-    pairs = entries[1].short().view(-1, 2, 8).transpose(1, 2).contiguous().view(torch.int32)
+    pairs = torch.full((len(entries[1]), 8, _native.DKV_PAIR_WORDS, 2), -1, dtype=torch.int16, device=device)
+    pairs[:, :, : _native.DKV_STEP_SLOTS // 16] = entries[1].view(len(pairs), -1, 2, 8).permute(0, 3, 1, 2)
     starts = torch.zeros(ranges + 1, dtype=torch.int32, device=device)
     starts[1:] = ends[count - 1 :: count]
     of_group = torch.arange(steps.numel(), dtype=torch.int32, device=device) % count
-    return _DkvSteps(entries[0], pairs, torch.repeat_interleave(of_group, steps), starts)
+    return _DkvSteps(entries[0], pairs.view(torch.int32), torch.repeat_interleave(of_group, steps), starts)
 
 
 def _readable(call: AttentionCall) -> AttentionCall:

@@ -18,8 +18,9 @@ inline constexpr int kAttentionFeatures = kAttentionSlices<P> * PanelTile<P>::kF
 inline constexpr int kPartialRowStats = 2;
 inline constexpr int kRowStatsFloats = 4;
 
-// For the backward pass in one: of every column slot of a panel of 16 rows the weights of the rows,
-// and the gradients of their scores, in the storage type; and in which order dK and dV are summed
+// For the backward pass in one: of every column slot of a panel of 16 rows the weights of its lower
+// eight rows, the gradients of their scores, and the same of the upper eight, in the storage type,
+// where these eight have an edge; and in which order dK and dV are summed
 // from them. Columns are taken in ranges, the panels of a range in steps of at most 48 of their
 // slots, whose even and odd columns in turn lie in different banks of shared memory.
 struct DkvWeights {
@@ -27,17 +28,21 @@ struct DkvWeights {
   static constexpr int kStepSlots = 48;
   static constexpr int kStageSteps = 2;  // for which the warps of a block meet once
   static constexpr int kStages = 3;      // whose operands have room in shared memory
+  static constexpr int kPairWords = kStepSlots == 32 ? 2 : 4;  // of pairs of columns
+  // A multiple of 128: addresses of rows are by exclusive or.
   static constexpr uint32_t kStageBytes =
-      kStageSteps * (2 * kQueryBytes + kStepSlots * (kSlotBytes + 6)) + 64;
+      (kStageSteps * (2 * kQueryBytes + kStepSlots * (kSlotBytes + 4) + 32 * kPairWords) + 127) /
+      128 * 128;
   static constexpr int kColumnBytes = 512;  // the sums of a column
 
   void* weights = nullptr;  // [heads at a time][slots][kSlotBytes]
   int64_t heads = 0;        // at a time
   int64_t slots = 0;        // of a head
-  // [steps][kStepSlots]: slots, each K tile's in the order 8 j + g of column_slot(g, j); -1: none
+  // [steps][kStepSlots]: 4 slot + 1 (the lower rows have an edge) + 2 (the upper), each K tile's in
+  // the order 8 j + g of column_slot(g, j); 0: none
   const int32_t* slot_of_entry = nullptr;
-  // [steps][kStepSlots / 2]: columns in the range, of 16 bits. Word g of a tile of 16 entries has
-  // those of entries g and, above it, g + 8.
+  // [steps][8][kPairWords]: columns in the range, of 16 bits; -1: none. Word j of row g has those
+  // of entries g and, above it, g + 8 of the j-th 16 entries.
   const int32_t* columns = nullptr;
   const int32_t* panels = nullptr;        // [steps]
   const int32_t* range_starts = nullptr;  // [ranges + 1] steps

@@ -8,8 +8,8 @@
 
 namespace gnnsparse::cuda {
 
-// Writes a K tile's weights and gradients of scores with a column slot's 16 rows together: as
-// operand A of products whose rows are column slots.
+// Writes a K tile's weights and gradients of scores with the rows of a column slot together: as
+// operand A of products whose rows are column slots. Eight rows without an edge are left out.
 template <Precision P>
 class DkvWeightWriter {
  public:
@@ -18,32 +18,39 @@ class DkvWeightWriter {
             ((work.head - p.first_head) * p.dkv.slots +
              int64_t{work.item.first_k_tile} * kPanelKTile + (work.lane >> 2)) *
                 DkvWeights::kSlotBytes +
-            8 * (work.lane & 3)) {}
+            kChunkBytes * (work.lane & 1) + 4 * (work.lane & 2)),
+        lane_(work.lane) {}
 
-  // Of weights, or of scores' gradients, as operand A of the pass over rows.
-  __device__ __forceinline__ void write_values(int k_tile, const uint32_t (&a)[2][4]) const {
-    write(k_tile, a, 0);
-  }
-  __device__ __forceinline__ void write_keys(int k_tile, const uint32_t (&a)[2][4]) const {
-    write(k_tile, a, DkvWeights::kSlotBytes / 2);
-  }
-
- private:
-  __device__ __forceinline__ void write(int k_tile, const uint32_t (&a)[2][4], int offset) const {
-    char* to = to_ + int64_t{k_tile} * (kPanelKTile * DkvWeights::kSlotBytes) + offset;
+  // Of the lane's bits, and weights and gradients as operand A of the pass over rows.
+  __device__ __forceinline__ void write(int k_tile, uint32_t bits, const uint32_t (&weights)[2][4],
+                                        const uint32_t (&gradients)[2][4]) const {
+    // Lanes with the same column slots first: then the slot's own bits, result_bit(half, j, 0).
 #pragma unroll
-    for (int q = 0; q < 2; ++q) {
+    for (int step = 4; step < kWarp; step *= 2) bits |= __shfl_xor_sync(0xffffffffu, bits, step);
+    bits = __shfl_sync(0xffffffffu, bits, lane_ >> 3) >> result_bit(0, 0, lane_ >> 2 & 1);
+    char* to = to_ + int64_t{k_tile} * (kPanelKTile * DkvWeights::kSlotBytes);
+    const bool odd = lane_ & 1;
 #pragma unroll
-      for (int upper = 0; upper < 2; ++upper) {
-        // Registers 2 upper and 2 upper + 1 have the lower and the upper rows of these slots.
-        __stcs(
-            reinterpret_cast<uint2*>(to + (16 * q + 8 * upper) * DkvWeights::kSlotBytes),
-            make_uint2(transpose_matrix(a[q][2 * upper]), transpose_matrix(a[q][2 * upper + 1])));
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // Of these slots registers 0 and 1, or 2 and 3 have the lower and the upper rows. Even
+        // lanes get the weights of two lanes, odd ones the gradients.
+        const uint32_t weight = transpose_matrix(weights[j / 2][j % 2 * 2 + half]);
+        const uint32_t gradient = transpose_matrix(gradients[j / 2][j % 2 * 2 + half]);
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? weight : gradient, 1);
+        if (bits >> result_bit(half, j, 0) & 1u) {
+          __stcs(reinterpret_cast<uint2*>(to + 8 * j * DkvWeights::kSlotBytes +
+                                          DkvWeights::kSlotBytes / 2 * half),
+                 odd ? make_uint2(other, gradient) : make_uint2(weight, other));
+        }
       }
     }
   }
 
+ private:
   char* to_;
+  int lane_;
 };
 
 // In place of it where nothing is written.
@@ -109,9 +116,10 @@ class DkvBlock {
   static constexpr uint32_t kOperandBytes = kStageSlots * DkvWeights::kSlotBytes / 2;
   static constexpr uint32_t kWeightsAt = kSteps * kRowBytes;
   static constexpr uint32_t kColumnsAt = kWeightsAt + 2 * kOperandBytes;
-  static constexpr uint32_t kSlotsAt = kColumnsAt + 2 * kStageSlots;
-  static constexpr int kColumnChunks = 2 * kStageSlots / kChunkBytes;
-  static constexpr int kSlotChunks = 2 * kColumnChunks;
+  static constexpr uint32_t kSlotsAt = kColumnsAt + 32 * DkvWeights::kPairWords * kSteps;
+  static constexpr int kPairWords = DkvWeights::kPairWords;
+  static constexpr int kColumnChunks = 32 * kPairWords * kSteps / kChunkBytes;
+  static constexpr int kSlotChunks = 4 * kStageSlots / kChunkBytes;
   static constexpr int kCopySlots = 4 * kStageSlots / kCopyThreads;  // of a thread
   static_assert(kSlotsAt + 4 * kStageSlots <= DkvWeights::kStageBytes);
   static_assert(kColumnChunks + kSlotChunks <= kCopyThreads);
@@ -125,22 +133,21 @@ class DkvBlock {
     const char* weights = static_cast<const char*>(p_.dkv.weights) +
                           blockIdx.y * p_.dkv.slots * DkvWeights::kSlotBytes +
                           kChunkBytes * (copier % 4);
-    // In the order in which a slot has the weights of rows: two of the lower eight, two of the
-    // upper.
     const int row = copier / kRowChunks;
-    const int in_slot = row % 8 / 4 * 8 + row % 4 / 2 * 4 + row / 8 * 2 + row % 2;
-    const uint32_t row_to = kChunkBytes * query_chunk(in_slot, chunk);
-    const uint32_t weights_to =
-        kWeightsAt + kOperandBytes * (copier % 4 / 2) +
-        kChunkBytes * (copier / 64 * 32 + copier % 2 * 16 + copier / 4 % 16);
+    const uint32_t row_to = kChunkBytes * query_chunk(row, chunk);
+    const int half = copier % 4 / 2;  // of a slot's rows
+    const uint32_t weights_to = kWeightsAt + kOperandBytes * (copier % 2) + 512 * (copier / 64) +
+                                weights_address(half, copier % 2, copier / 4 % 16);
 
     const auto copy = [&](int step, int stage, const int32_t (&slots)[kCopySlots]) {
       if (step < end_) {
         const uint32_t to = ring_ + stage * DkvWeights::kStageBytes;
 #pragma unroll
         for (int i = 0; i < kCopySlots; ++i) {
-          const char* from = weights + int64_t{max(slots[i], 0)} * DkvWeights::kSlotBytes;
-          copy_async_or_zero(to + weights_to + 16 * kCopyThreads / 2 * i, from, slots[i] >= 0);
+          if (slots[i] == 0) continue;  // what a column slot has does not matter to others
+          copy_async_or_zero(to + weights_to + 16 * kCopyThreads / 2 * i,
+                             weights + int64_t{slots[i] >> 2} * DkvWeights::kSlotBytes,
+                             slots[i] >> half & 1);
         }
 #pragma unroll
         for (int i = 0; i < 2 * kSteps; ++i) {
@@ -152,7 +159,7 @@ class DkvBlock {
         }
         if (copier < kColumnChunks) {
           copy_async(to + kColumnsAt + kChunkBytes * copier,
-                     p_.dkv.columns + step * int64_t{DkvWeights::kStepSlots / 2} + 4 * copier);
+                     p_.dkv.columns + step * int64_t{8 * kPairWords} + 4 * copier);
         } else if (copier < kColumnChunks + kSlotChunks && step + kAhead < end_) {
           // Those of the stage that is copied while this one is added.
           const int at = copier - kColumnChunks;
@@ -170,7 +177,7 @@ class DkvBlock {
 #pragma unroll
       for (int j = 0; j < kCopySlots; ++j) {
         const int at = copier / 4 + kCopyThreads / 4 * j;
-        slots[j] = step_ + kSteps * i < end_ ? __ldg(slots_of(step_ + kSteps * i) + at) : -1;
+        slots[j] = step_ + kSteps * i < end_ ? __ldg(slots_of(step_ + kSteps * i) + at) : 0;
       }
       copy(step_ + kSteps * i, i, slots);
     }
@@ -218,17 +225,23 @@ class DkvBlock {
     const int lane = thread_ % kWarp;
     const int slice = thread_ / kWarp;
     const uint32_t rows = stage + kQueryBytes * (slice / 4) + query_address(lane);
-    const uint32_t weights = stage + kWeightsAt + kOperandBytes * (slice / 4) + kChunkBytes * lane;
-    uint32_t pairs[kSteps][kTiles];
+    const uint32_t weights = stage + kWeightsAt + kOperandBytes * (slice / 4) +
+                             weights_address(lane / 16, slice / 4, lane % 16);
+    const uint32_t columns = stage + kColumnsAt + 4 * kPairWords * (lane / 4);
+    uint32_t pairs[kSteps][4];             // of each tile
     float products[kSteps][kTiles][2][4];  // of 8 features
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       uint32_t x[4];  // 16 rows of 16 features
       load_matrices(query_address(rows + kRowBytes * i, slice % 4), x);
+      if constexpr (kPairWords == 2) {
+        load_shared_pair(columns + 32 * kPairWords * i, pairs[i]);
+      } else {
+        load_shared(columns + 32 * kPairWords * i, pairs[i]);
+      }
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
         const int tile = kTiles * i + j;
-        pairs[i][j] = load_shared_word(stage + kColumnsAt + 32 * tile + lane / 4 * 4);
         if (__any_sync(0xffffffffu, pairs[i][j] != kNone)) {
           uint32_t a[4];
           load_matrices_plain(weights + 512 * tile, a);
@@ -278,6 +291,12 @@ class DkvBlock {
       v[i] = __float_as_uint(__uint_as_float(sums[i]) + products[i / 2][2 * upper + i % 2]);
     }
     return make_uint4(v[0], v[1], v[2], v[3]);
+  }
+
+  // Of 16 slots' weights of an array: matrices of eight slots, whose chunks are copied together
+  // with those of the slot's other matrices, to other banks.
+  static __device__ __forceinline__ uint32_t weights_address(int half, int array, int slot) {
+    return 256 * half + 128 * (slot / 8) + kChunkBytes * ((slot % 8) ^ (4 * half + 2 * array));
   }
 
   static __device__ __forceinline__ int column(uint32_t pair, int upper) {

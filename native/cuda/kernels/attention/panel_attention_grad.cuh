@@ -158,9 +158,8 @@ class AttentionGradWarp {
       for (int s = 0; s < kSlices; ++s) {
         add_values<P, 0, Tile::kFirstValuesEnd>(first[s], work_.lane, a, sums_[s]);
       }
-      if constexpr (kWritesDkv) dkv_.write_keys(i, a.reg);
+      if constexpr (kWritesDkv) dkv_.write(i, bits, WeightOperand<P>(weights).reg, a.reg);
     }
-    if constexpr (kWritesDkv) dkv_.write_values(i, WeightOperand<P>(weights).reg);
     if constexpr (kSecond) {
       const WeightOperand<P> a(weights);
 #pragma unroll
