@@ -382,9 +382,10 @@ PEERS = {
     ),
     "gnnsparse tiles": Peer(lambda work: work.ours(impl="blocks"), ("blocks",), "gnnsparse", "gnnsparse"),
     "FA4": Peer(fa4, ("dense", "window", "blocks"), "flash_attn.cute", "flash-attn-4"),
-    "FlexAttention": Peer(partial(flex, "TRITON"), ("window", "blocks")),
+    # In one precision, because it compiles for long.
+    "FlexAttention": Peer(partial(flex, "TRITON"), ("window", "blocks"), precisions=("fp16",)),
     "FlexAttention FLASH": Peer(
-        partial(flex, "FLASH"), ("window", "blocks"), "flash_attn.cute", "flash-attn-4"
+        partial(flex, "FLASH"), ("window", "blocks"), "flash_attn.cute", "flash-attn-4", ("fp16",)
     ),
     "cuDNN": Peer(cudnn, ("dense",)),
     "turbo-gnn": Peer(turbo_gnn, ("dot", "gatv2"), "turbo_gnn", "turbo-gnn", alone=True),
