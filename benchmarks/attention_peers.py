@@ -119,7 +119,8 @@ def on_pattern(name: str, precision: str, device: torch.device, sizes: Sizes) ->
     graph = pattern(name, sizes.length)
 
     def ours(**options: Any) -> _Call:
-        a = gnnsparse.prepare(graph, precision=precision, cache=False).to(device)
+        assert graph is not None
+        a = gnnsparse.prepare(graph.to(device), precision=precision, cache=False)
         return partial(gnnsparse.attention, a, **options)
 
     def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -477,32 +478,36 @@ def probe(*work: Any) -> str | None:
     return problem
 
 
+def probes(cells: list[tuple[str, str, str]], *about: Any) -> dict[tuple[str, str, str], str | None]:
+    """Check all libraries that need processes of their own, side by side, and return their problems."""
+    with ThreadPoolExecutor(max_workers=12) as pool:
+        return dict(zip(cells, pool.map(lambda cell: probe(*cell, *about), cells), strict=True))
+
+
 def rows(
     names: list[str], precisions: list[str], peers: dict[str, Peer], device: torch.device, sizes: Sizes,
     repeats: int,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Measure all work that there is, and yield a result for each library that has it."""
     missing = {name: peer.problem() for name, peer in peers.items()}
-    work = [
-        (name, precision) for name in names for precision in precisions_of(name) if precision in precisions
-    ]
     cells = {
         (name, precision): [
             peer for peer, p in peers.items() if kind_of(name) in p.kinds and precision in p.precisions
         ]
-        for name, precision in work
-    }
-    with ThreadPoolExecutor(max_workers=6) as pool:
-        probes = {
-            (*key, peer): pool.submit(probe, *key, peer, device, sizes)
-            for key, found in cells.items() for peer in found
-            if peers[peer].alone and missing[peer] is None and repeats
-        }  # fmt: skip
+        for precision in precisions for name in names if precision in precisions_of(name)
+    }  # fmt: skip
+    alone = [
+        (*key, peer)
+        for key, found in cells.items() for peer in found
+        if peers[peer].alone and missing[peer] is None and repeats
+    ]  # fmt: skip
+    tried: dict[tuple[str, str, str], str | None] = {}
     for (name, precision), found in cells.items():
+        if not tried and any((name, precision, peer) in alone for peer in found):
+            tried = probes(alone, device, sizes)
         row = Row(name, precision, device, sizes) if any(missing[peer] is None for peer in found) else None
         for peer in found:
-            tried = probes.get((name, precision, peer))
-            problem = missing[peer] or (tried.result() if tried else None)
+            problem = missing[peer] or tried.get((name, precision, peer))
             result = {"problem": problem} if problem or row is None else row.measure(peers[peer], repeats)
             yield {"work": name, "precision": precision, "peer": peer, **result}
         del row
