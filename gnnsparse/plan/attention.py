@@ -441,7 +441,7 @@ TILE_FAULTS: dict[tuple[str, int, int, Precision, bool], str] = {}
 @lru_cache
 def import_problem(module: str) -> str:
     """Import a module; return why it can't be imported, or ""."""
-    if module not in sys.modules:
+    if module not in sys.modules and not module.startswith("torch."):
         _log.warning("attention over tiles: importing %s", module)
     try:
         importlib.import_module(module)

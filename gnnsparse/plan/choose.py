@@ -63,12 +63,14 @@ def choose_plan(problem: Problem) -> Plan:
         ValueError: the operand was prepared in a format in which the device can't run the operation.
     """
     asked = exclusive_preset(problem.format) is not None
+    # Without a rate a kernel over tiles is not looked at: its library is not imported.
+    tile_rates = problem.record.attention.tiles if getattr(problem, "tiles", None) is not None else ()
     kernels = [
         kernel
         for kernel in KERNELS[problem.op]
         if problem.device.type in kernel.devices
         and (asked or not kernel.for_formats)
-        and (kernel not in TILE_KERNELS or getattr(problem, "tiles", None) is not None)
+        and (kernel not in TILE_KERNELS or kernel.name in tile_rates)
     ]
     answers = {kernel: kernel.can_run(problem) for kernel in kernels}
     able = [kernel for kernel in kernels if answers[kernel]]

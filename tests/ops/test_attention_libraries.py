@@ -296,6 +296,18 @@ def test_the_fastest_by_the_record_is_planned(flash: Flash) -> None:
         assert isinstance(plan_of(on_gpu(TILES["blocks"]())), AttentionPlan)
 
 
+def test_libraries_without_rates_are_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(module: str) -> str:
+        raise AssertionError(module)
+
+    monkeypatch.setattr(plans, "import_problem", fail)
+    known = record_for(H200)
+    own = {name: RATES[name] for name in ("panels", "blocks")}
+    with using(replace(known, attention=replace(known.attention, tiles=own))):
+        for op in ("attention", "attention_grad"):
+            assert isinstance(plan_of(on_gpu(TILES["blocks"]()), op=op), BlockAttentionPlan)
+
+
 def test_tiles_are_not_counted_without_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(csr: Any) -> Any:
         raise AssertionError("counted")
