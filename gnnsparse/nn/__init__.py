@@ -13,6 +13,7 @@ from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
 from gnnsparse.nn.gated_gcn import GatedGCNConv
 from gnnsparse.nn.gcn_conv import GCNConv
 from gnnsparse.nn.gin_conv import GINConv, GINEConv
+from gnnsparse.nn.han_conv import HANConv
 from gnnsparse.nn.hgt_conv import HGTConv
 from gnnsparse.nn.interaction import InteractionBlock
 from gnnsparse.nn.key_value_cache import KeyValueCache
@@ -41,6 +42,7 @@ __all__ = [
     "GINEConv",
     "GatedGCNConv",
     "GraphConv",
+    "HANConv",
     "HGTConv",
     "InteractionBlock",
     "KeyValueCache",

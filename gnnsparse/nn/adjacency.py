@@ -335,9 +335,12 @@ class AdjacencyMemo:
         return entry.adjacency
 
     @untraced
-    def typed(self, num_nodes: dict[str, int], edges: Mapping[Relation, torch.Tensor], recipe: Recipe) -> Any:
+    def typed(
+        self, num_nodes: dict[str, int], edges: Mapping[Relation, torch.Tensor], recipe: Recipe,
+        by_relation: bool = False,
+    ) -> Any:  # fmt: skip
         """Return what a recipe makes of the block edges of a TypedGraph, made or cached."""
-        entry, made_for = self._entry, (tuple(num_nodes.items()), tuple(edges), recipe)
+        entry, made_for = self._entry, (tuple(num_nodes.items()), tuple(edges), (recipe, by_relation))
         for given in edges.values():
             check_edges(given)
         index = {relation: innermost("edges", given) for relation, given in edges.items()}
@@ -345,7 +348,7 @@ class AdjacencyMemo:
             prints = tuple(map(Fingerprint, index.values()))
             if entry is None or not entry.holds(made_for, prints):
                 plain = {relation: unwrapped("edges", given) for relation, given in index.items()}
-                entry = _Entry(made_for, prints, TypedGraph(num_nodes, plain).adjacency(recipe))
+                entry = _Entry(made_for, prints, TypedGraph(num_nodes, plain).adjacency(recipe, by_relation))
         self._entry = entry
         return entry.adjacency
 

@@ -89,19 +89,9 @@ class HGTConv(GraphLayer):
             bad_value(
                 "heads", f"got {heads} for {out_channels} features; accepted: a divisor of out_channels"
             )
-        if not isinstance(metadata, (tuple, list)) or len(metadata) != 2 or not all(metadata):
-            bad_type("metadata", metadata, "(types of nodes, relations), as HeteroData.metadata()")
-        self.node_types, self.edge_types = list(metadata[0]), [tuple(r) for r in metadata[1]]
-        if not isinstance(in_channels, Mapping):
-            in_channels = dict.fromkeys(self.node_types, in_channels)
-        if set(in_channels) != set(self.node_types):
-            bad_value("in_channels", f"has {sorted(in_channels)}; accepted: {sorted(self.node_types)}")
-        for kind, features in in_channels.items():
-            check_integer(f"in_channels[{kind!r}]", features, most=MOST_FEATURES)
-        for relation in self.edge_types:
-            if len(relation) != 3 or not {relation[0], relation[2]} <= {*self.node_types}:
-                bad_value("metadata", f"has {relation}; accepted: triples of types in {self.node_types}")
-        self.in_channels, self.out_channels, self.heads = dict(in_channels), out_channels, heads
+        channels, self.edge_types = check_metadata(in_channels, metadata)
+        self.node_types = list(metadata[0])
+        self.in_channels, self.out_channels, self.heads = channels, out_channels, heads
         self.dst_node_types = {relation[2] for relation in self.edge_types}
         self.kqv_lin = _Maps(self.in_channels, 3 * out_channels)
         self.out_lin = _Maps(dict.fromkeys(self.node_types, out_channels), out_channels)
@@ -110,7 +100,7 @@ class HGTConv(GraphLayer):
         self.skip = torch.nn.ParameterDict({kind: torch.empty(1) for kind in self.node_types})
         self.p_rel = torch.nn.ParameterDict()
         for relation in self.edge_types:
-            self.p_rel[_key(relation)] = torch.nn.Parameter(torch.empty(1, heads))
+            self.p_rel[key_of(relation)] = torch.nn.Parameter(torch.empty(1, heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -139,43 +129,14 @@ class HGTConv(GraphLayer):
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device, or a type is not known.
         """
-        if not isinstance(x_dict, Mapping):
-            bad_type("x_dict", x_dict, "a dict of features by the type of nodes")
-        for kind, x in x_dict.items():
-            if kind not in self.node_types:
-                bad_value(
-                    "x_dict", f"has the type {kind!r}; accepted: {', '.join(map(repr, self.node_types))}"
-                )
-            weight: Any = self.kqv_lin.lins[kind].weight
-            check_features(f"x_dict[{kind!r}]", x, weight.shape[1], weight)
-        counts = {kind: x.shape[0] for kind, x in x_dict.items()}
-        edges, relations, kinds = self._edges(counts, edge_index_dict)
+        counts = typed_counts(x_dict, self.kqv_lin.lins)
+        edges, relations, kinds = typed_edges(self, counts, edge_index_dict, self.edge_types)
         q, k, v = self._projected(x_dict, relations, kinds)
         sums = attend(edges, q, k, v, None, False, score="dot")[0].flatten(1)
         parts = zip(kinds, sums.split([counts[kind] for kind in kinds]), strict=True)
         return {
             kind: self._out(kind, part, x_dict[kind]) for kind, part in parts if kind in self.dst_node_types
         }
-
-    def _edges(self, counts: dict[str, int], given: Any) -> tuple[Edges, list[Relation], list[str]]:
-        """Return the edges of all relations, these, and the types of nodes, in the order of the operand."""
-        recipe = EdgeRecipe(False, self.precision or Precision.FP32)
-        if not isinstance(given, (TypedGraph, Mapping)) or given == {}:
-            bad_type("edge_index_dict", given, "a dict of edge_index by relation, not empty, or a TypedGraph")
-        relations = given.relations if isinstance(given, TypedGraph) else list(given)
-        for relation in relations:
-            if relation not in self.edge_types:
-                bad_value(
-                    "edge_index_dict", f"has {relation}; accepted: {', '.join(map(str, self.edge_types))}"
-                )
-        if not isinstance(given, TypedGraph):
-            return self._memo.typed(counts, given, recipe), relations, list(counts)
-        if given.num_nodes != counts:
-            bad_value("x_dict", f"has nodes {counts}, the graph {given.num_nodes}; accepted: as the graph")
-        if given.operand is None:
-            return given.adjacency(recipe), relations, list(given.num_nodes)
-        check_precision(given.operand, self.precision)
-        return Edges(given.operand, given.operand.num_edges), relations, list(given.num_nodes)
 
     def _projected(
         self, x_dict: Mapping[str, torch.Tensor], relations: list[Relation], kinds: list[str]
@@ -198,7 +159,7 @@ class HGTConv(GraphLayer):
         for relation in relations:
             x, w, b = given[relation[0]]
             k_rel, v_rel = matrices[:, :, self.edge_types.index(relation)].unbind()
-            both = torch.stack([k_rel * self.p_rel[_key(relation)].reshape(-1, 1, 1), v_rel])
+            both = torch.stack([k_rel * self.p_rel[key_of(relation)].reshape(-1, 1, 1), v_rel])
             weight = torch.einsum("thde,thdi->thei", both, w[::2]).flatten(0, 2)
             found.append(F.linear(x, weight, torch.einsum("thde,thd->the", both, b[::2]).flatten()))
         k, v = torch.cat(found).unflatten(1, (2, *heads)).unbind(1)
@@ -215,5 +176,55 @@ class HGTConv(GraphLayer):
         return f"{type(self).__name__}(-1, {self.out_channels}, heads={self.heads})"
 
 
-def _key(relation: tuple[str, ...]) -> str:
-    return "__".join(relation).replace(".", "#")  # a name of a parameter has no dots
+def key_of(relation: Relation) -> str:
+    """Return the name of a relation's parameter as PyG has it, which has no dots."""
+    return "__".join(relation).replace(".", "#")
+
+
+def check_metadata(in_channels: Any, metadata: Any) -> tuple[dict[str, int], list[Relation]]:
+    """Return the features of each type of nodes, and the relations; or raise if they do not fit."""
+    if not isinstance(metadata, (tuple, list)) or len(metadata) != 2 or not all(metadata):
+        bad_type("metadata", metadata, "(types of nodes, relations), as HeteroData.metadata()")
+    kinds, relations = list(metadata[0]), [tuple(relation) for relation in metadata[1]]
+    channels = in_channels if isinstance(in_channels, Mapping) else dict.fromkeys(kinds, in_channels)
+    if set(channels) != set(kinds):
+        bad_value("in_channels", f"has {sorted(channels)}; accepted: {sorted(kinds)}")
+    for kind, features in channels.items():
+        check_integer(f"in_channels[{kind!r}]", features, most=MOST_FEATURES)
+    for relation in relations:
+        if len(relation) != 3 or not {relation[0], relation[2]} <= {*kinds}:
+            bad_value("metadata", f"has {relation}; accepted: triples of types in {kinds}")
+    return dict(channels), relations
+
+
+def typed_counts(x_dict: Any, maps: Any) -> dict[str, int]:
+    """Return the number of nodes of each type that has features, for each of which there is a linear map."""
+    if not isinstance(x_dict, Mapping):
+        bad_type("x_dict", x_dict, "a dict of features by the type of nodes")
+    for kind, x in x_dict.items():
+        if kind not in maps:
+            bad_value("x_dict", f"has the type {kind!r}; accepted: {', '.join(map(repr, maps))}")
+        weight = maps[kind].weight
+        check_features(f"x_dict[{kind!r}]", x, weight.shape[1], weight)
+    return {kind: x.shape[0] for kind, x in x_dict.items()}
+
+
+def typed_edges(
+    layer: GraphLayer, counts: dict[str, int], given: Any, known: list[Relation], by_relation: bool = False
+) -> tuple[Edges, list[Relation], list[str]]:
+    """Return the edges of all relations, these, and the types of nodes, in the order of the operand."""
+    recipe = EdgeRecipe(False, layer.precision or Precision.FP32)
+    if not isinstance(given, (TypedGraph, Mapping)) or given == {}:
+        bad_type("edge_index_dict", given, "a dict of edge_index by relation, not empty, or a TypedGraph")
+    relations = given.relations if isinstance(given, TypedGraph) else list(given)
+    for relation in relations:
+        if relation not in known:
+            bad_value("edge_index_dict", f"has {relation}; accepted: {', '.join(map(str, known))}")
+    if not isinstance(given, TypedGraph):
+        return layer._memo.typed(counts, given, recipe, by_relation), relations, list(counts)
+    if given.num_nodes != counts:
+        bad_value("x_dict", f"has nodes {counts}, the graph {given.num_nodes}; accepted: as the graph")
+    if given.operand is None or by_relation:
+        return given.adjacency(recipe, by_relation), relations, list(given.num_nodes)
+    check_precision(given.operand, layer.precision)
+    return Edges(given.operand, given.operand.num_edges), relations, list(given.num_nodes)

@@ -101,37 +101,51 @@ class TypedGraph:
         """How many columns and rows the matrix of all relations has: (sources of all blocks, targets)."""
         return sum(self.num_nodes[relation[0]] for relation in self.edges), sum(self.num_nodes.values())
 
-    def block_edges(self) -> torch.Tensor:
-        """Return the edges of all relations in turn: columns over global targets, int64 [2, edges]."""
-        return self._shifted(self.blocks)
+    def block_edges(self, by_relation: bool = False) -> torch.Tensor:
+        """Return the edges of all relations in turn: columns over global targets, int64 [2, edges].
+
+        `by_relation`: rows are blocks too, one of the targets of each relation.
+        """
+        rows = _starts({relation: self.num_nodes[relation[2]] for relation in self.edges})
+        return self._shifted(self.blocks, rows if by_relation else self._of_targets)
+
+    @property
+    def _of_targets(self) -> dict[Relation, int]:
+        offsets = self.offsets
+        return {relation: offsets[relation[2]] for relation in self.edges}
 
     def global_edges(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the edges of all relations in turn, by global numbers [2, edges], and their relations."""
         offsets = self.offsets
-        edges = self._shifted({relation: offsets[relation[0]] for relation in self.edges})
+        sources = {relation: offsets[relation[0]] for relation in self.edges}
+        edges = self._shifted(sources, self._of_targets)
         counts = torch.tensor(
             [e.shape[1] for e in self.edges.values()], dtype=torch.int64, device=self.device
         )
         kinds = torch.arange(len(counts), dtype=torch.int64, device=self.device)
         return edges, kinds.repeat_interleave(counts, output_size=edges.shape[1])
 
-    def _shifted(self, starts: dict[Relation, int]) -> torch.Tensor:
-        to, size = self.offsets, (2, sum(given.shape[1] for given in self.edges.values()))
+    def _shifted(self, sources: dict[Relation, int], targets: dict[Relation, int]) -> torch.Tensor:
+        size = 2, sum(given.shape[1] for given in self.edges.values())
         joined = torch.empty(size, dtype=torch.int64, device=self.device)
         at = 0
         for relation, given in self.edges.items():
             end = at + given.shape[1]
-            torch.add(given[0], starts[relation], out=joined[0, at:end])
-            torch.add(given[1], to[relation[2]], out=joined[1, at:end])
+            torch.add(given[0], sources[relation], out=joined[0, at:end])
+            torch.add(given[1], targets[relation], out=joined[1, at:end])
             at = end
         return joined
 
-    def adjacency(self, recipe: Any) -> Any:
+    def adjacency(self, recipe: Any, by_relation: bool = False) -> Any:
         """Return what a layer's recipe makes of the edges of `block_edges`, made once."""
+        columns, rows = self.block_size
+        if by_relation:
+            rows = sum(self.num_nodes[relation[2]] for relation in self.edges)
         with self._lock:
-            if recipe not in self._made:
-                self._made[recipe] = recipe.make(self.block_edges(), self.block_size, False)
-            return self._made[recipe]
+            if (recipe, by_relation) not in self._made:
+                made = recipe.make(self.block_edges(by_relation), (columns, rows), False)
+                self._made[recipe, by_relation] = made
+            return self._made[recipe, by_relation]
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{kind}: {count}" for kind, count in self.num_nodes.items())

@@ -1,4 +1,4 @@
-"""HGTConv against PyG's layer: the same numbers and gradients over all relations, and what it refuses."""
+"""HGTConv and HANConv against PyG's layers: equal numbers and gradients over all relations, and refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.nn import HGTConv
+from gnnsparse.nn import HANConv, HGTConv
 from gnnsparse.sparse.typed import TypedGraph
 from gnnsparse.testing import assert_all_accurate, in_float64
 from tests.helpers import ROUNDING
@@ -47,10 +47,10 @@ GRAPHS: list[tuple[dict[str, int], list[Any]]] = [
 ]
 
 
-def layers() -> tuple[Any, Any]:
+def layers(kind: type = HGTConv, **options: Any) -> tuple[Any, Any]:
     """Our layer and PyG's with the same random parameters."""
     given = IN, OUT, (list(IN), RELATIONS), HEADS
-    ours, theirs = HGTConv(*given), pyg.HGTConv(*given)
+    ours, theirs = (of(*given, **options) for of in (kind, getattr(pyg, kind.__name__)))
     assert {k: v.shape for k, v in ours.state_dict().items()} == {
         k: v.shape for k, v in theirs.state_dict().items()
     }
@@ -66,8 +66,9 @@ def layers() -> tuple[Any, Any]:
 def run(layer: Any, nodes: dict[str, Any], edges: Any, dtype: torch.dtype) -> list[torch.Tensor]:
     """Outputs by type, and gradients of all features and parameters."""
     leaves = {kind: x.to(dtype).requires_grad_() for kind, x in nodes.items()}
-    found = layer(leaves, edges)
-    outs = [found[kind] for kind in sorted(found)]
+    found = layer(leaves, edges, *([True] if hasattr(layer, "proj") else []))
+    found, weights = found if isinstance(found, tuple) else (found, {})
+    outs = [part[kind] for part in (found, weights) for kind in sorted(part) if part[kind] is not None]
     probes = torch.Generator().manual_seed(1)
     loss = sum((y * torch.randn(y.shape, generator=probes).to(y)).sum() for y in outs)
     wanted = [*leaves.values(), *layer.parameters()]
@@ -76,10 +77,14 @@ def run(layer: Any, nodes: dict[str, Any], edges: Any, dtype: torch.dtype) -> li
     return [*(y.detach() for y in outs), *(torch.zeros_like(w) if g is None else g for g, w in pairs)]
 
 
+KINDS: list[tuple[Any, dict[str, Any]]] = [(HGTConv, {}), (HANConv, {"negative_slope": 0.4})]
+
+
 @pytest.mark.parametrize("number", range(len(GRAPHS)))
-def test_same_numbers_as_pyg(number: int) -> None:
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_same_numbers_as_pyg(number: int, kind: type, options: dict[str, Any]) -> None:
     nodes, edges = graph(*GRAPHS[number])
-    ours, theirs = layers()
+    ours, theirs = layers(kind, **options)
     exactly = copy.deepcopy(theirs)
     with in_float64(exactly):
         exact = run(exactly, nodes, edges, torch.float64)
@@ -88,10 +93,11 @@ def test_same_numbers_as_pyg(number: int) -> None:
     assert_all_accurate(got, plain, exact, floor=128 * ROUNDING["fp32"])
 
 
-def test_a_typed_graph_gives_the_numbers_of_its_edges() -> None:
+@pytest.mark.parametrize("kind", [HGTConv, HANConv])
+def test_a_typed_graph_gives_the_numbers_of_its_edges(kind: type) -> None:
     """Prepared or not, and with types in another order."""
     nodes, edges = graph(*GRAPHS[0])
-    ours, _ = layers()
+    ours, _ = layers(kind)
     expected = run(ours, nodes, edges, torch.float32)
     sizes = {kind: len(nodes[kind]) for kind in reversed(nodes)}
     plain = TypedGraph(sizes, edges)
@@ -111,6 +117,15 @@ def test_a_change_of_an_edge_is_seen() -> None:
     changed = ours(nodes, edges)["paper"]
     assert not torch.allclose(first, changed)
     torch.testing.assert_close(changed, theirs(nodes, edges)["paper"], rtol=1e-4, atol=1e-4)
+
+
+def test_training_drops_attention_of_han() -> None:
+    nodes, edges = graph(*GRAPHS[0])
+    ours = layers(HANConv, dropout=0.5)[0]
+    with torch.no_grad():
+        assert not torch.equal(ours(nodes, edges)["paper"], ours(nodes, edges)["paper"])
+        ours.eval()
+        assert torch.equal(ours(nodes, edges)["paper"], ours(nodes, edges)["paper"])
 
 
 @pytest.mark.parametrize(

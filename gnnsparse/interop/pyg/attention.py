@@ -63,7 +63,7 @@ class _Memo:
         by = self.state.settings
         return graph.adjacency(edges, recipe, size, False, self.width, by, self.overhead).adjacency
 
-    def typed(self, num_nodes: dict[str, int], edges: dict[Relation, Any], recipe: Recipe) -> Any:
+    def typed(self, num_nodes: dict[str, int], edges: dict[Relation, Any], recipe: Recipe, _: bool) -> Any:
         size = sum(num_nodes[relation[0]] for relation in edges), sum(num_nodes.values())
         return self.adjacency(size, _block_edges(num_nodes, edges), recipe)
 
