@@ -144,12 +144,14 @@ def attention_peers_table() -> str:
         for name in data["peers"]:
             r = cells.get(name, {})
             times = (f"{r[key]:.3g}" for key in ("forward_ms", "both_ms") if key in r)
-            line.append(r.get("problem", "").partition(":")[0] or " / ".join(times))
-            if "problem" in r:
-                problems.setdefault(f"{name}: {r['problem']}", []).append(line[0])
+            problem = r.get("problem", "")
+            missing = problem.startswith("can't be imported")
+            line.append("missing" if missing else problem.partition(":")[0] or " / ".join(times))
+            if problem:
+                problems.setdefault(f"{name}: {problem}", []).extend([] if missing else [line[0]])
         rows.append([*line, " / ".join(filter(None, speeds))])
     header = ["work, forward / with gradients, ms", *data["peers"], "speed beside the best"]
-    said = (f"{why} ({'; '.join(dict.fromkeys(of))})." for why, of in problems.items())
+    said = (f"{why} ({'; '.join(of)})." if of else f"{why}." for why, of in problems.items())
     return "\n\n".join([table(header, rows), *said, origin(data)])
 
 

@@ -341,6 +341,7 @@ def test_attention_beside_other_libraries_prints_losses_and_problems(tables: Mod
         row("vector-wise 90 %", "gnnsparse", 1.0, 12.0),
         row("dot 4 x 32", "gnnsparse", 0.25, 1.0), row("dot 4 x 32", "turbo-gnn", problem="crashed: SIGSEGV"),
         row("GAT 8 x 16", "gnnsparse", 0.25, 1.0), row("GAT 8 x 16", "turbo-gnn", 0.5),
+        row("window", "cuDNN", problem="can't be imported: no module"),
     ]  # fmt: skip
     (tables.RESULTS / "attention_peers.json").write_text(json.dumps(measured))
     text = tables.attention_peers_table()
@@ -353,4 +354,6 @@ def test_attention_beside_other_libraries_prints_losses_and_problems(tables: Mod
     assert cells["vector-wise 90 %, fp16"] == ["1 / 12", "", "", "", "", "2.00x / 0.50x"]
     assert cells["dot 4 x 32, fp16"] == ["0.25 / 1", "", "", "", "crashed", ""]
     assert cells["GAT 8 x 16, fp16"] == ["0.25 / 1", "", "", "", "0.5", "2.00x"]
+    assert cells["window, fp16"] == ["", "", "", "missing", "", ""]
     assert "turbo-gnn: crashed: SIGSEGV (dot 4 x 32, fp16)." in text
+    assert "cuDNN: can't be imported: no module.\n" in text
