@@ -296,6 +296,16 @@ def test_the_fastest_by_the_record_is_planned(flash: Flash) -> None:
         assert isinstance(plan_of(on_gpu(TILES["blocks"]())), AttentionPlan)
 
 
+@pytest.mark.parametrize(("impl", "name"), [("auto", "blocks"), ("blocks", "blocks"), ("panels", "panel")])
+def test_the_planned_kernel_runs_and_its_gradients(module: ModuleType, impl: str, name: str) -> None:
+    with emulated.running(module) as native, using(record(fa4=TileRates((9.0, 9.0), (9.0, 9.0)))):
+        check(on_gpu(SQUARE()), impl)
+    assert native.called
+    assert all(
+        called.startswith(f"cuda_attention_{name}") for called in native.called if "attention_" in called
+    )
+
+
 def test_libraries_without_rates_are_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(module: str) -> str:
         raise AssertionError(module)
