@@ -477,11 +477,17 @@ class Relation:
 
 @dataclass(eq=False)
 class Hops:
-    """The edges of a relation that hops have drawn, or the nodes of a type that they have reached."""
+    """The edges of a relation that hops have drawn."""
 
-    counts: list[int]  # of each hop; of nodes the seeds first
-    pairs: list[torch.Tensor]  # of edges, int64 [2, edges]: sources over targets, as positions in the nodes
+    counts: list[int]  # of each hop
+    pairs: list[torch.Tensor]  # int64 [2, edges], sources over targets, as positions in the nodes
     edges: list[torch.Tensor]  # int64 [edges], the edges as they were given
+
+    @classmethod
+    def make(cls, device: torch.device) -> Hops:
+        """Make that of a relation of which nothing has been drawn."""
+        none = torch.empty(2, 0, dtype=torch.int64, device=device)
+        return cls([], [none], [none[0]])
 
 
 def draw_hops(
@@ -492,17 +498,17 @@ def draw_hops(
 ) -> tuple[dict[str, Nodes], dict[str, list[int]], dict[Key, Hops]]:
     """Draw edges for the nodes that each hop reaches first, as one graph of nodes of several types.
 
-    The result is the nodes of each type, the seeds first, how many each hop reached, and the edges. `times`
-    [seeds] are those of the seeds of all types, one after another.
+    The result is the nodes of each type, the seeds first, where those of each hop begin and end, and the
+    edges. `times` [seeds] are those of the seeds of all types, one after another.
     """
     nodes = dict(seeds)
     counts = {kind: [0, found.ids.numel()] for kind, found in seeds.items()}
-    edges: dict[Key, Hops] = {key: Hops([], [], []) for key in relations}
+    edges: dict[Key, Hops] = {key: Hops.make(of.graph.csr.device) for key, of in relations.items()}
     for hop in range(max(len(relation.draws) for relation in relations.values())):
         reached: dict[str, list[tuple[Key, torch.Tensor, Nodes]]] = {kind: [] for kind in nodes}
         for key, relation in relations.items():
             layer, (begin, end) = relation.draws[hop], counts[relation.target][-2:]
-            if layer is None:
+            if layer is None or begin == end:  # also because the host would wait for a GPU
                 edges[key].counts.append(0)
                 continue
             targets = nodes[relation.target].between(begin, end)

@@ -324,11 +324,10 @@ class TypedNeighborSampler:
         if path().takes(self.device):
             self._streams.current()
         found, reached, edges = draw_hops(relations, self._numberings, nodes, times)
-        none = torch.empty(2, 0, dtype=torch.int64, device=self.device)
         return TypedSubgraph(
             {kind: own.ids.long() for kind, own in found.items()},
-            {key: torch.cat([none, *hops.pairs], dim=1) for key, hops in edges.items()},
-            {key: torch.cat([none[0], *hops.edges]) for key, hops in edges.items()},
+            {key: torch.cat(hops.pairs, dim=1) for key, hops in edges.items()},
+            {key: torch.cat(hops.edges) for key, hops in edges.items()},
             {kind: [b - a for a, b in itertools.pairwise(ends)] for kind, ends in reached.items()},
             {key: hops.counts for key, hops in edges.items()},
             {kind: own.trees.long() for kind, own in found.items() if own.trees is not None}
