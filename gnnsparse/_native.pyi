@@ -52,6 +52,7 @@ ATT_GROUP_ROWS: int
 GATHER_FLOOR_WORDS: int
 GRAPH_ATTENTION_CHUNKS: int
 GRAPH_MAPPED_HEADS: int
+GRAPH_MAP_WIDTH: int
 PANEL_BRICK_ROWS: dict[int, int]
 SPMM_PANEL_BLOCKS: dict[int, tuple[int, int]]
 ENCODING_CODES: dict[str, int]
@@ -785,6 +786,9 @@ def cuda_graph_attention_rows(
 ) -> None: ...
 def cuda_graph_attention_mapped(
     problem: GraphAttention, rows: GraphRows, grads: GraphAttentionGrads, stream: int
+) -> None: ...
+def cuda_graph_map_grad(
+    x: Heads, y: Heads, other_x: Heads, other_y: Heads, to: Heads, precision: int, stream: int
 ) -> None: ...
 def cuda_graph_attention_columns(
     problem: GraphAttention,

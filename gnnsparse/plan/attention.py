@@ -489,11 +489,24 @@ def _rows_us(problem: AttentionProblem) -> float:
     return blocks * (row * problem.rows + nonzero * problem.nnz) + lane * lanes * problem.nnz
 
 
-def rows_per_warp(rates: AttentionRates, rows: int, nnz: int, multiprocessors: int, tiles: bool) -> int:
-    """Return how many rows a warp of the kernels over CSR rows takes one after another."""
+def rows_per_warp(
+    rates: AttentionRates, rows: int, nnz: int, multiprocessors: int, tiles: bool, head_blocks: int = 1
+) -> int:
+    """Return how many rows a warp of the kernels over CSR rows takes one after another.
+
+    Where heads take several warps, it takes few edges: rows that are read at a time are neighbours then, and
+    find their columns in L2 (notes/log.md).
+    """
     if nnz >= 2**31:
         return 1
-    return max(1, min(rates.rows_per_warp[tiles], rows // (rates.row_warps * multiprocessors)))
+    most = rows * head_blocks // (rates.row_warps * multiprocessors)
+    if head_blocks > 1:
+        most = min(most, _EDGES_PER_WARP * rows // max(nnz, 1))
+    return max(1, min(rates.rows_per_warp[tiles], most))
+
+
+#: Of `rows_per_warp`, where heads take several warps.
+_EDGES_PER_WARP = 32
 
 
 def tiles_are_faster(rates: AttentionRates, heads: int, most: int, width: int, forward: bool) -> bool:

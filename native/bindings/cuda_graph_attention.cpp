@@ -138,9 +138,6 @@ void rows_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
   if (p.tiles && (grads.weights.given || grads.bias.given)) {
     reject("tiles", "have no gradients of weights");
   }
-  if (p.grads.mapped.data != nullptr && p.result.mapped.data == nullptr) {
-    reject("mapped", "is None, but has a gradient");
-  }
   cuda::graph_attention(p, cuda::AttentionPass::kRows, stream_of(stream));
 }
 
@@ -152,6 +149,34 @@ void mapped_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
   if (p.problem.base.heads > kMostMappedHeads) reject("heads", "are more than fit shared memory");
   p.grads = grads.for_mapped(call, p.a.nnz, Place::kGpu);
   cuda::graph_mapped_grad(p, stream_of(stream));
+}
+
+void map_grad(const HeadsHandle& x, const HeadsHandle& y, const HeadsHandle& other_x,
+              const HeadsHandle& other_y, const HeadsHandle& to, int precision, Address stream) {
+  const Precision of = precision_of(precision);
+  if (!x.given || !y.given || !to.given) reject("x, y and to", "must be given");
+  if (other_x.given != other_y.given) reject("other_x", "goes with other_y");
+  GraphMapGrad p;
+  p.heads = static_cast<int>(x.size[1]);
+  p.rows = x.size[2];
+  p.width = static_cast<int>(x.size[3]);
+  p.features = static_cast<int>(y.size[3]);
+  p.pairs = other_x.given ? 2 : 1;
+  if (p.features > GraphMapGrad::kFeatures) reject("y", "has more than 32 features");
+  const HeadsHandle* pairs[2][2] = {{&x, &y}, {&other_x, &other_y}};
+  for (int i = 0; i < p.pairs; ++i) {
+    for (const HeadsHandle* operand : pairs[i]) require_stored(*operand, of, "x and y");
+    p.x[i] = pairs[i][0]->checked(1, p.heads, p.rows, p.width, Place::kGpu, "x");
+    p.y[i] = pairs[i][1]->checked(1, p.heads, p.rows, p.features, Place::kGpu, "y");
+  }
+  p.slices = to.size[0];
+  const HeadsView sums =
+      to.checked(p.slices, p.heads, p.width, GraphMapGrad::kFeatures, Place::kGpu, "to");
+  const bool is_dense = sums.row == GraphMapGrad::kFeatures && sums.head == p.width * sums.row &&
+                        sums.batch == p.heads * sums.head;
+  if (sums.dtype != DType::kFloat32 || !is_dense) reject("to", "must be float32 and contiguous");
+  p.to = static_cast<float*>(const_cast<void*>(sums.data));
+  cuda::graph_map_grad(p, of, stream_of(stream));
 }
 
 void columns_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
@@ -175,6 +200,8 @@ void bind_cuda_graph_attention(py::module_& m) {
         py::arg("result"), py::arg("grads"), py::arg("stream"));
   m.def("cuda_graph_attention_mapped", &mapped_pass, nogil, py::arg("problem"), py::arg("rows"),
         py::arg("grads"), py::arg("stream"));
+  m.def("cuda_graph_map_grad", &map_grad, nogil, py::arg("x"), py::arg("y"), py::arg("other_x"),
+        py::arg("other_y"), py::arg("to"), py::arg("precision"), py::arg("stream"));
   m.def("cuda_graph_attention_columns", &columns_pass, nogil, py::arg("problem"), py::arg("rows"),
         py::arg("grads"), py::arg("nnz_index_map"), py::arg("stream"));
 }

@@ -217,6 +217,7 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_columns(const GraphAttentionHa
 void bind_graph_attention_args(py::module_& m) {
   m.attr("GRAPH_ATTENTION_CHUNKS") = kGraphChunks;
   m.attr("GRAPH_MAPPED_HEADS") = kMostMappedHeads;
+  m.attr("GRAPH_MAP_WIDTH") = GraphMapGrad::kFeatures;
   m.attr("GRAPH_TILE_NUMBERS") = GraphTiles::kNumbers;
   m.def("graph_tile_heads", &GraphTiles::heads, py::arg("width"));
   m.def("graph_partial_floats", &graph_partial_floats, py::arg("d"), py::arg("dv"), py::arg("de"));

@@ -296,6 +296,42 @@ def test_what_is_masked_is_not_read(kernels: Kernels, terms: dict[str, Any], is_
 
 
 @poisoned
+@pytest.mark.parametrize("target", ["both", "keys", "values"])
+@pytest.mark.parametrize(
+    ("heads", "width", "features"), [(4, 64, 32), (3, 40, 7), (1, 72, 16), (2, 24, 40)], ids=str
+)
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
+@pytest.mark.parametrize("density", [0.05, 0.2])
+def test_a_linear_map_of_edge_features(
+    late_place: Place, density: float, precision: str, heads: int, width: int, features: int, target: str
+) -> None:
+    """Its products are made beside the kernels, or for each edge where rows are short, in 16 bits.
+
+    Of up to 32 features its gradient has a kernel in 16 bits.
+    """
+    device = late_place.device
+    a = make(random_graph(70, 43, density, empty_rows=0.2), device, precision=precision)
+    dtype, rows = a.precision.storage, (70, 43, 43)
+    shapes = [*((n, heads, width) for n in rows), (a.nnz, features), (heads * width, features)]
+    leaves = [torch.randn(s, device=device).to(dtype) for s in shapes]
+    leaves[-1] /= 4
+    grad = torch.randn(70, heads, width, device=device)
+
+    def run(dtype: torch.dtype, impl: str) -> list[torch.Tensor]:
+        given = [x.to(dtype).requires_grad_() for x in leaves]
+        terms = {"edge_features": given[3], "edge_weight": given[4], "edge_order": "operand"}
+        out = gnnsparse.graph_attention(a, *given[:3], **terms, edge_target=target, impl=impl)
+        return [out.detach().cpu(), *(x.cpu() for x in torch.autograd.grad(out, given, grad.to(dtype)))]
+
+    got = run(dtype, "auto")
+    if late_place.path is not None:
+        has_kernel = density > 0.1 and dtype.itemsize == 2 and features <= 32
+        assert late_place.ran("cuda_graph_map_grad") == has_kernel
+    plain = [x.to(dtype) for x in run(torch.float32, "reference")]
+    assert_all_accurate(got, plain, run(torch.float64, "reference"), floor=16 * torch.finfo(dtype).eps)
+
+
+@poisoned
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (6, 7)])
 def test_empty_patterns(kernels: Kernels, shape: tuple[int, int]) -> None:
     a = kernels.make(random_graph(*shape, 0.0))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_number, check_share, check_tensor
 from gnnsparse.formats.csr import PaddedCsr
@@ -17,7 +18,7 @@ from gnnsparse.ops.attention.libraries import LIBRARY_PLANS, why_not
 from gnnsparse.ops.attention.philox import draw_seed
 from gnnsparse.ops.attention.schema import Outputs
 from gnnsparse.ops.attention.unfused import by_operations, by_products, graph_forward
-from gnnsparse.ops.dispatch import direct, is_plain, needs_grad
+from gnnsparse.ops.dispatch import is_plain, needs_grad
 from gnnsparse.ops.segments import inverse_lengths
 from gnnsparse.plan import KERNELS, AttentionPlan, AttentionProblem, CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.plan.attention import FUSED_GRAD
@@ -37,6 +38,8 @@ _NAMED_KERNELS = {
 }  # fmt: skip
 #: Of `_suits_products`: edges of a row for each head, and weights that are stored.
 _SHORT_ROW, _MOST_WEIGHTS = 8, 1 << 22
+#: Of `_suits_expansion`: mean edges of a row.
+_FEW_EDGES = 4
 
 
 def _check_heads(
@@ -255,38 +258,6 @@ def _checked(
 # Graph attention.
 
 
-def _product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Compute [n, H, b] node by node; torch's own product gives it head by head, and adding that is slow."""
-    out = x.new_empty(*x.shape[:2], weight.shape[2])
-    torch.bmm(x.transpose(0, 1), weight, out=out.transpose(0, 1))
-    return out
-
-
-class _ByHead(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        return _product(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        product = _by_head if torch.is_grad_enabled() else _product
-        dx = product(grad, weight.mT) if ctx.needs_input_grad[0] else None
-        dw = torch.bmm(x.permute(1, 2, 0), grad.transpose(0, 1)) if ctx.needs_input_grad[1] else None
-        return dx, dw
-
-
-_quick_by_head = direct(_ByHead)
-
-
-def _by_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply each head by its matrix: [n, H, a] by [H, a, b] to [n, H, b] in the dtype of x."""
-    if is_eager() and not torch.is_autocast_enabled(x.device.type):
-        return _quick_by_head(x, weight)
-    return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1).to(x.dtype)
-
-
 #: The names of the scores.
 _SCORES = ("dot", "additive", "gatv2", "cosine")
 _DOTS = ("dot", "cosine")
@@ -462,6 +433,15 @@ def rows_are_faster(operand: SparseOperand, sizes: tuple[Any, ...], with_grad: b
     return all(isinstance(plan, CsrAttentionPlan) for plan in plans)
 
 
+def _suits_expansion(a: SparseOperand, mapped: torch.Tensor) -> bool:
+    """Return whether edge features behind a linear map are mapped for each edge, and not with the nodes.
+
+    On a GPU rows of few edges cost less then: the products with queries and sums read and write rows anew.
+    """
+    is_stored = mapped.dtype == a.precision.storage and mapped.dtype.itemsize == 2
+    return is_stored and path().takes(a.device) and a.nnz < _FEW_EDGES * a.shape[0]
+
+
 def _suits_products(call: GraphCall) -> bool:
     """Return whether a softmax and a product of all heads side by side are faster than the CPU's kernel.
 
@@ -587,6 +567,9 @@ def graph_attention(
     q, k, v = given.nodes(q, k, v)
     att, scale = given.attention_vectors(att), given.scale(scale)
     features, gate, mapped, weight = given.edge_terms(edge_features, edge_weight, gate, edge_target)
+    if weight is not None and given.width == given.value_width and _suits_expansion(A, mapped):
+        features, mapped = F.linear(mapped, weight.flatten(0, 1).to(mapped.dtype)), None
+        features, weight = features.unflatten(1, weight.shape[:2]), None
     bias = given.bias(bias, key_padding_mask)
     slope = check_number("negative_slope", negative_slope)
     if clamp is not None:
@@ -595,9 +578,8 @@ def graph_attention(
             bad_value("clamp", f"got {clamp}; accepted: {accepted}")
     p = check_share("dropout_p", dropout_p)
     q, k, factor = _scaled(score, q, k, scale)
-    mapped_q = None if weight is None or edge_target == "values" else _by_head(q, weight.to(q.dtype))
     call = GraphCall(
-        A, Arrays(q, k, v, att, bias, features, gate, mapped, mapped_q),
+        A, Arrays(q, k, v, att, bias, features, gate, mapped, None, weight),
         "dot" if score == "cosine" else score, factor, slope, edge_target != "values" or score == "additive",
         edge_target != "keys" and score != "additive", float(clamp or 0), normalize, is_causal, p,
     )  # fmt: skip
@@ -625,9 +607,7 @@ def graph_attention(
         found = schema.recorded_graph(*tensors, A, *options, return_weights)
     else:
         found = schema.run_graph(call, return_weights)
-    out, mapped, _, weights = found
-    if weight is not None and edge_target != "keys":
-        out = out + _by_head(mapped, weight.mT.to(mapped.dtype))
+    out, _, _, weights = found
     if not return_weights:
         return out
     return out, (to_coo(weights, A) if in_coo else weights).to(v.dtype)

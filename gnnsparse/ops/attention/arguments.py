@@ -99,7 +99,8 @@ class Arrays(NamedTuple):
     q is [L, H, D], k [S, H, D] (both without D for additive scores), v [S, H, Dv], and att [H, D]. Edge terms
     in the operand's order: bias [nnz, H or 1], features and gate [nnz, H or 1, D] (features without D for
     additive scores), mapped [nnz, d_e], which are behind a linear map, and mapped_q [L, H, d_e], the queries
-    that have passed through it; None if the mapped features take no part in the scores.
+    that have passed through it; None if the mapped features take no part in the scores. Kernels get these;
+    callers give the map [H, D, d_e] itself in place of mapped_q.
     """
 
     q: Any
@@ -111,6 +112,7 @@ class Arrays(NamedTuple):
     gate: torch.Tensor | None = None
     mapped: torch.Tensor | None = None
     mapped_q: torch.Tensor | None = None
+    map: torch.Tensor | None = None
 
 
 class Result(NamedTuple):
@@ -171,7 +173,7 @@ class GraphCall(NamedTuple):
         """
         a, precision = self.arrays, self.operand.precision
         scored = Precision.FP32 if self.score == "additive" else precision
-        to = (scored, scored, precision, Precision.FP32, None, scored, precision, precision, precision)
+        to = (scored, scored, precision, Precision.FP32, None, scored, *(precision,) * 4)
         arrays = [x if x is None or p is None else rounded(x, p) for x, p in zip(a, to, strict=True)]
         bias = None if a.bias is None else a.bias.float()
         return self._replace(arrays=Arrays(*arrays)._replace(bias=bias))
@@ -189,6 +191,24 @@ def of_all_heads(grads: Arrays, given: Arrays) -> Arrays:
 
     att = None if grads.att is None else grads.att.sum(0)
     return Arrays(*(one(*pair) for pair in zip(grads._replace(att=att), given, strict=True)))
+
+
+def by_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Multiply each head by its matrix: [n, H, a] by [H, a, b] to [n, H, b], node by node in memory."""
+    out = x.new_empty(*x.shape[:2], weight.shape[2])
+    torch.bmm(x.transpose(0, 1), weight.to(x.dtype), out=out.transpose(0, 1))
+    return out
+
+
+def add_by_head(to: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+    """Add the products [n, H, b] of `by_head` in place."""
+    to.transpose(0, 1).baddbmm_(x.transpose(0, 1).to(to.dtype), weight.to(to.dtype))
+
+
+def map_grad(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Sum the products x^T y of pairs x [n, H, a] and y [n, H, b], in each head: float32 [H, a, b]."""
+    products = [torch.bmm(x.permute(1, 2, 0).to(y.dtype), y.transpose(0, 1)).float() for x, y in pairs]
+    return torch.stack(products).sum(0)
 
 
 # The rows that kernels read.

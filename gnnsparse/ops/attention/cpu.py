@@ -140,6 +140,12 @@ def _mapped_grad(
     return total.to(mapped.dtype)
 
 
+def map_grad(call: GraphCall, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Compute the gradient of the linear map of edge features: `arguments.map_grad`."""
+    precision = call.operand.precision
+    return arguments.map_grad([(arguments.rounded(x, precision).to(y.dtype), y) for x, y in pairs])
+
+
 def graph_backward(
     call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
     grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
@@ -152,7 +158,8 @@ def graph_backward(
     ready = call.rounded()
     problem = arguments.native_graph_attention(ready)
     grads = arguments.graph_grads_argument(
-        heads, edges, **{**new._asdict(), "mapped": grad_mapped},
+        heads, edges, mapped=grad_mapped,
+        **{name: x for name, x in new._asdict().items() if name not in ("mapped", "map")},
         out=arguments.rounded(grad_out, operand.precision),
         weights=None if grad_weights is None else grad_weights.float(),
     )  # fmt: skip

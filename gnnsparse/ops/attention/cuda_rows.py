@@ -86,8 +86,10 @@ def _rows(kernels: KernelCache, call: GraphCall, tiles: bool) -> tuple[_native.G
     limit = kernels.row_limit(rates.row_limit)
     work = kernels.row_work(limit)
     multiprocessors = describe_device(csr.device).multiprocessors
-    per_warp = rows_per_warp(rates, csr.rows, csr.nnz, multiprocessors, tiles)
     widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
+    row_bytes = call.heads * max(widths) * call.operand.precision.storage.itemsize
+    head_blocks = 1 if tiles else -(-row_bytes // (32 * VECTOR_BYTES))
+    per_warp = rows_per_warp(rates, csr.rows, csr.nnz, multiprocessors, tiles, head_blocks)
     floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
     partial = None
     if work.partials > 0:
@@ -240,7 +242,8 @@ def graph_backward(
         grad_weights = None if grad_weights is None else grad_weights.float()
         # The kernels compute the inner sums themselves unless the weights have a gradient, or they would
         # read a rounded result. Without softmax there are none.
-        if call.normalize and (grad_weights is not None or result.out.dtype != storage):
+        of_mapped = result.mapped is not None and grad_mapped is not None
+        if call.normalize and (grad_weights is not None or of_mapped or result.out.dtype != storage):
             inner = result.times(grad_out, grad_mapped)
             if grad_weights is not None:
                 inner += row_sums(call.operand, graph_weights(call, result) * grad_weights)
@@ -251,6 +254,28 @@ def graph_backward(
         )  # fmt: skip
         of_columns, mapped = passes.columns(edges, grad_out), passes.of_mapped(edges, grad_mapped)
         return arguments.of_all_heads(found._replace(**of_columns, mapped=mapped), given)
+
+
+#: Blocks of a multiprocessor that add up the gradient of a linear map.
+_MAP_BLOCKS = 3
+
+
+def map_grad(call: GraphCall, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Compute the gradient of the linear map of edge features: `arguments.map_grad`."""
+    storage, device = call.operand.precision.storage, call.operand.device
+    heads, width = pairs[0][0].shape[1:]
+    features, most, gpu = pairs[0][1].shape[2], _native.GRAPH_MAP_WIDTH, describe_device(device)
+    if storage.itemsize != 2 or features > most or gpu.capability < (8, 0) or not call.operand.nnz:
+        return arguments.map_grad(pairs)
+    slices = -(-_MAP_BLOCKS * gpu.multiprocessors // heads)
+    found = torch.empty(slices, heads, width, most, dtype=torch.float32, device=device)
+    with path().current(device):
+        rows = [arguments.nodes_argument(arguments.vectorized(x, storage), heads) for x in sum(pairs, ())]
+        path().native.cuda_graph_map_grad(
+            *(rows + [arguments.nodes_argument(None, heads)] * 2)[:4], arguments.heads_argument(found),
+            call.operand.precision.code, call.operand.kernels.streams.current(),
+        )  # fmt: skip
+    return found.sum(0)[..., :features]
 
 
 # `attention` by these kernels: batch entries and heads are heads of nodes.

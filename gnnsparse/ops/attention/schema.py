@@ -21,6 +21,8 @@ from gnnsparse.ops.attention.arguments import (
     GraphCall,
     Needs,
     Result,
+    add_by_head,
+    by_head,
     empty_heads,
     four_dimensions,
 )
@@ -141,11 +143,23 @@ def outputs_of(result: Result, weights: torch.Tensor | None) -> Outputs:
     return result.out, mapped, result.stats, weights
 
 
+def _with_queries(call: GraphCall) -> GraphCall:
+    """Return the call as kernels take it: the queries have passed through the linear map of edge features."""
+    a = call.arrays
+    if a.map is None:
+        return call
+    mapped_q = by_head(a.q, a.map) if call.to_keys else None
+    return call._replace(arrays=a._replace(map=None, mapped_q=mapped_q))
+
+
 def run_graph(call: GraphCall, wants_weights: bool) -> Outputs:
     """Compute graph attention on the operand's device, with the weights after dropout, float32 [nnz, H]."""
     require_rows(call.operand)
-    backend = _backend(call.operand)
+    backend, a = _backend(call.operand), call.arrays
+    call = _with_queries(call)
     result: Result = backend.graph_forward(call)
+    if a.map is not None and result.mapped is not None:
+        add_by_head(result.out, result.mapped, a.map.mT)
     return outputs_of(result, backend.graph_weights(call, result) if wants_weights else None)
 
 
@@ -161,9 +175,24 @@ def graph_gradients(
     result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
     grad_out, grad_mapped, grad_weights = (None if g is None else materialised(g) for g in grads)
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
-    given = call, result, grad_out, None if result.mapped is None else grad_mapped, grad_weights, tuple(needs)
-    on_gpu = path().takes(call.operand.device)
-    return cuda_rows.graph_backward(*given, into) if on_gpu else cpu.graph_backward(*given)
+    backend, a, mapped, needs_map = _backend(call.operand), call.arrays, result.mapped, needs[-1]
+    if a.map is not None:  # the output has the mapped features in it
+        grad_mapped = None if mapped is None else by_head(grad_out, a.map)
+        needs = *needs[:-2], call.to_keys and (needs[0] or needs_map), False
+        call, result = _with_queries(call), result._replace(mapped=None)
+    elif mapped is None:
+        grad_mapped = None
+    given, on_gpu = (call, result, grad_out, grad_mapped, grad_weights, tuple(needs)), backend is cuda_rows
+    found: Arrays = cuda_rows.graph_backward(*given, into) if on_gpu else cpu.graph_backward(*given)
+    if a.map is None:
+        return found
+    if found.q is not None and found.mapped_q is not None:
+        add_by_head(found.q, found.mapped_q, a.map.mT)
+    of_map = None
+    if needs_map:
+        pairs = [(a.q, found.mapped_q), (grad_out, mapped)]
+        of_map = backend.map_grad(call, [(x, y) for x, y in pairs if y is not None]).to(a.map.dtype)
+    return found._replace(mapped_q=None, map=of_map)
 
 
 # Autograd. Arguments: the tensors, the seed of dropout, the operand or its handle, and options.
@@ -437,7 +466,7 @@ def _fake_graph_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
 
 _TENSORS = (
     "Tensor q, Tensor k, Tensor v, Tensor? att, Tensor? bias, Tensor? features, Tensor? gate, "
-    "Tensor? mapped, Tensor? mapped_q, Tensor? seed"
+    "Tensor? mapped, Tensor? mapped_q, Tensor? map, Tensor? seed"
 )
 _OPTIONS = (
     "str score, float scale, float negative_slope, bool to_keys, bool to_values, float clamp, "

@@ -192,8 +192,11 @@ def graph_forward(call: GraphCall) -> tuple[Result, torch.Tensor]:
     else:
         scores = F.leaky_relu(queries + keys, call.negative_slope)
         scores = scores if a.att is None else (scores * _exact(a.att)).sum(-1)
-    if a.mapped_q is not None and mapped is not None:
-        scores = scores + (rounded(a.mapped_q).index_select(0, row) * mapped).sum(-1)
+    mapped_q = a.mapped_q
+    if a.map is not None and call.to_keys:
+        mapped_q = torch.einsum("nhd,hde->nhe", rounded(a.q), rounded(a.map))
+    if mapped_q is not None and mapped is not None:
+        scores = scores + (rounded(mapped_q).index_select(0, row) * mapped).sum(-1)
     if call.score == "dot":
         scores = scores * call.scale
     if call.clamp:
@@ -221,10 +224,12 @@ def graph_forward(call: GraphCall) -> tuple[Result, torch.Tensor]:
     values = rounded(a.v).index_select(0, column)
     if a.features is not None and call.to_values:
         values = values + rounded(a.features)
-    out, of_mapped = sums(weights[..., None] * without_masked(values)).to(a.v.dtype), None
+    out, of_mapped = sums(weights[..., None] * without_masked(values)), None
     if mapped is not None and call.to_values:
         of_mapped = sums(weights[..., None] * mapped).to(a.v.dtype)
-    return Result(out, of_mapped, stats), weights
+        if a.map is not None:
+            out = out + torch.einsum("nhe,hde->nhd", rounded(of_mapped), rounded(a.map))
+    return Result(out.to(a.v.dtype), of_mapped, stats), weights
 
 
 def graph_backward(

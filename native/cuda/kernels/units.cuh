@@ -67,6 +67,11 @@ struct GraphMappedGradUnit {
 };
 
 template <Precision P>
+struct GraphMapGradUnit {
+  static void run(const GraphMapGrad& p, Stream stream);
+};
+
+template <Precision P>
 struct GraphColumnGradUnit {
   static void run(const GraphAttentionPass& p, Stream stream);
 };

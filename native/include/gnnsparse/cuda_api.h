@@ -87,6 +87,7 @@ void attention_blocks_backward(const BlockAttentionGrad& problem, Stream stream)
 void graph_attention(const GraphAttentionPass& problem, AttentionPass pass, Stream stream);
 // Writes grads.of_mapped, after kRows.
 void graph_mapped_grad(const GraphAttentionPass& problem, Stream stream);
+void graph_map_grad(const GraphMapGrad& problem, Precision precision, Stream stream);
 // Kernels of a function over edges, which were compiled at run time (kernels/edges/edge_rows.cuh).
 struct LoadedEdgeKernel;
 // Of machine code; on any GPU that it is for.

@@ -45,7 +45,8 @@ struct GraphAttentionProblem {
 struct GraphAttentionResult {
   HeadsView out;  // [.., L, dv] any type: sums of weight * value
   HeadsView
-      mapped;       // [.., L, de] any type: sums of weight * terms.mapped; without data: not wanted
+      mapped;  // [.., L, de] any type: sums of weight * terms.mapped; without data: not wanted,
+               // and in the backward pass on a GPU never read: they are in `out` or in `inner`
   HeadsView stats;  // [.., L, 2] float32: SoftmaxStats; {0, 1} with normalize = false
 };
 
@@ -90,6 +91,22 @@ struct GraphAttentionPass {
   GNNSPARSE_HD int64_t items() const {
     return work.item_count + ceil_div<int64_t>(a.rows, rows_per_warp);
   }
+};
+
+// The gradient of a linear map of edge features, on a GPU with 16-bit storage: in each head the sum
+// over pairs and rows of x^T y.
+struct GraphMapGrad {
+  static constexpr int kFeatures = 32;  // of y, at most
+
+  HeadsView x[2];  // [1, heads, rows, width] in the storage type, in vectors of 16 bytes
+  HeadsView y[2];  // [1, heads, rows, features], the same
+  int pairs = 0;
+  int64_t rows = 0;
+  int heads = 0;
+  int width = 0;
+  int features = 0;
+  int64_t slices = 0;   // of the rows, which have sums of their own
+  float* to = nullptr;  // [slices, heads, width, kFeatures]
 };
 
 // The lanes of a warp: 2^chunks_log lanes along the features of a head, 2^heads_log heads side by

@@ -47,7 +47,7 @@ __device__ void write_row(const GraphLaunch& p, const GraphLane& lane, int row,
     if (p.result.mapped.data != nullptr) {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) softmax.mapped[i] *= scale;
-      store_elements(p.result.mapped, lane, row, p.problem.terms.de, softmax.mapped);
+      store_result<P>(p.to_mapped, lane, row, p.de_chunks, softmax.mapped);
     }
   }
   if (lane.chunk != 0) return;

@@ -14,11 +14,12 @@ class GraphForward {
   static constexpr int kElements = kPerVector<P>;
   static constexpr bool kMapped = T == Terms::kMapped;
   static constexpr int kBlocks = kExtras || T != Terms::kNone ? 4 : 5;
-  static constexpr int kBatch = T == Terms::kNone ? 4 : 2;   // edges that a lane takes in a step
-  static constexpr int kStages = T == Terms::kNone ? 2 : 3;  // steps that are on their way
+  using Scores = GraphScores<P, S, T, kExtras>;
+  static constexpr bool kTakesFour = T == Terms::kNone || Scores::kOnlyFeatures;
+  static constexpr int kBatch = kTakesFour ? 4 : 2;   // edges that a lane takes in a step
+  static constexpr int kStages = kTakesFour ? 2 : 3;  // steps that are on their way
   static constexpr bool kMaps = false;
   static constexpr bool kReadsNumbers = kExtras;
-  using Scores = GraphScores<P, S, T, kExtras>;
   using EdgeCopies = typename Scores::EdgeCopies;
   using RowCopies = GraphCopies<Scores::kRowVectors, Scores::kRowNumbers, 4>;
 

@@ -17,25 +17,28 @@ class GraphRowGrad {
   static constexpr bool kGatv2 = S == Score::kGatv2;
   static constexpr bool kMapped = T == Terms::kMapped;
   static constexpr bool kHasTerms = kExtras || T != Terms::kNone;
+  using Scores = GraphScores<P, S, T, kExtras>;
+  static constexpr bool kFew = Scores::kOnlyFeatures && T == Terms::kFeatures;
   // Whether decoded keys stay in registers from the scores to the gradients of queries.
   static constexpr bool kKeeps =
-      T == Terms::kNone && !kExtras && kElements == 8 && S == Score::kDot;
-  static constexpr int kBlocks = kExtras || T != Terms::kNone   ? 3
+      (T == Terms::kNone && !kExtras && kElements == 8 && S == Score::kDot) ||
+      Scores::kOnlyFeatures;
+  static constexpr int kBlocks = kFew                           ? 4
+                                 : kExtras || T != Terms::kNone ? 3
                                  : S == Score::kGatv2 || kKeeps ? 4
                                                                 : 5;
-  static constexpr int kBatch = T == Terms::kNone ? 4 : 2;   // edges that a lane takes in a step
-  static constexpr int kStages = T == Terms::kNone ? 2 : 3;  // steps that are on their way
+  // Edges that a lane takes in a step, and steps that are on their way.
+  static constexpr int kBatch = T == Terms::kNone || (Scores::kOnlyFeatures && !kFew) ? 4 : 2;
+  static constexpr int kStages = T == Terms::kNone || Scores::kOnlyFeatures ? 2 : 3;
   static constexpr bool kMaps = false;
   static constexpr bool kReadsNumbers = kExtras;
   using Floats = float[kElements];
-  using Scores = GraphScores<P, S, T, kExtras>;
   using EdgeCopies = typename Scores::EdgeCopies;
   using Place = GraphPlace<EdgeCopies>;
   // Places of a row's vectors after those of its query: the gradient of the result, and the result.
   static constexpr int kGrad = Scores::kRowVectors;
   static constexpr int kMappedGrad = kGrad + 2;
-  using RowCopies =
-      GraphCopies<kMappedGrad + (T == Terms::kMapped ? 2 : 0), Scores::kRowNumbers + 2, 4>;
+  using RowCopies = GraphCopies<kMappedGrad + kMapped, Scores::kRowNumbers + 2, 4>;
 
   __device__ GraphRowGrad(const GraphLaunch& p, const GraphLane& lane)
       : p_(p),
@@ -47,7 +50,6 @@ class GraphRowGrad {
         edges_from_(pin_register(start_of(p.edges, lane) - p.edges.data)) {
     if constexpr (kMapped) {
       mapped_grads_ = {p.grad_mapped, lane, p.de_chunks};
-      mapped_outs_ = {p.out_mapped, lane, p.de_chunks};
     }
   }
 
@@ -58,8 +60,6 @@ class GraphRowGrad {
     if constexpr (kMapped) {
       to.copy_vector(kMappedGrad, row_at(mapped_grads_.start, p_.grad_mapped, row),
                      mapped_grads_.has);
-      to.copy_vector(kMappedGrad + 1, row_at(mapped_outs_.start, p_.out_mapped, row),
-                     mapped_outs_.has);
     }
     const char* stats = row_at(stats_from_, p_.shift, row);
     to.copy_number(Scores::kRowNumbers, stats, true);
@@ -141,10 +141,6 @@ class GraphRowGrad {
     Floats out;
     decode<kStorage>(from.vector(kGrad + 1), out);
     float inner[1] = {dot(grad_, out)};
-    if constexpr (kMapped) {
-      decode<kStorage>(from.vector(kMappedGrad + 1), out);
-      inner[0] += dot(grad_mapped_, out);
-    }
     add_over_chunks(lane_, inner);
     return inner[0];
   }
@@ -240,7 +236,7 @@ class GraphRowGrad {
         }
       }
       if (p_.problem.terms.to_values) add_scaled(grad, weight, grad_);
-      store_elements(p_.grads.features, lane_, nonzero, p_.problem.base.d, grad);
+      store_result<P>(p_.to_features, lane_, nonzero, p_.d_chunks, grad);
     }
     if (p_.grads.gate.data != nullptr) {
       Floats grad;
@@ -268,7 +264,7 @@ class GraphRowGrad {
     }
     if constexpr (kMapped) {
       if (p_.grads.mapped_q.data != nullptr) {
-        store_elements(p_.grads.mapped_q, lane_, row, p_.problem.terms.de, mapped_sums_);
+        store_result<P>(p_.to_mapped_q, lane_, row, p_.de_chunks, mapped_sums_);
       }
     }
   }
@@ -290,7 +286,6 @@ class GraphRowGrad {
   GraphVectors grads_;
   GraphVectors outs_;
   GraphVectors mapped_grads_;
-  GraphVectors mapped_outs_;
   const char* stats_from_;
   int64_t edges_from_;
   bool writes_number_ = lane_.writes_number();

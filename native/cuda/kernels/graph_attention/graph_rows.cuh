@@ -60,8 +60,8 @@ struct GraphLaunch : GraphAttentionPass {
   int dv_chunks;
   int de_chunks;
   GraphArray q, k, v, features, gate, mapped, mapped_q, bias;
-  GraphResult to_out, to_shift, to_scale, to_q, to_k, to_v;
-  GraphArray out, out_mapped, shift, scale, grad, grad_mapped, grad_weights, inner, edges;
+  GraphResult to_out, to_mapped, to_shift, to_scale, to_q, to_mapped_q, to_k, to_v, to_features;
+  GraphArray out, shift, scale, grad, grad_mapped, grad_weights, inner, edges;
   // Whether keys are values, as GATv2 has them: an edge has one row to read.
   bool keys_are_values;
   uint32_t partial_floats;
@@ -95,8 +95,10 @@ struct GraphLaunch : GraphAttentionPass {
     to_q = GraphResult(grads.q, base.d, storage, elements);
     to_k = GraphResult(grads.k, base.d, storage, elements);
     to_v = GraphResult(grads.v, base.dv, storage, elements);
+    to_features = GraphResult(grads.features, base.d, storage, elements);
+    to_mapped = GraphResult(result.mapped, problem.terms.de, storage, elements);
+    to_mapped_q = GraphResult(grads.mapped_q, problem.terms.de, storage, elements);
     out = GraphArray(result.out);
-    out_mapped = GraphArray(result.mapped);
     shift = GraphArray(result.stats);
     scale = GraphArray(of_scale);
     grad = GraphArray(grads.out);
@@ -201,15 +203,15 @@ __device__ __forceinline__ void store_elements(const HeadsView& view, const Grap
 }
 // The same as one vector, where rows of the result are vectors in the storage type.
 template <Precision P>
-__device__ __forceinline__ void store_result(const GraphResult& to, const GraphLane& lane, int row,
-                                             int chunks, const float (&v)[kPerVector<P>]) {
+__device__ __forceinline__ void store_result(const GraphResult& to, const GraphLane& lane,
+                                             int64_t row, int chunks,
+                                             const float (&v)[kPerVector<P>]) {
   if (!to.is_vectors) return store_elements(to.view, lane, row, to.width, v);
   if (lane.chunk >= chunks) return;
   uint32_t words[4];
   encode<PrecisionTraits<P>::kStorage>(v, words);
-  char* start = const_cast<char*>(start_of(to.array, lane)) + 16 * lane.chunk;
-  *reinterpret_cast<uint4*>(const_cast<char*>(row_at(start, to.array, row))) =
-      make_uint4(words[0], words[1], words[2], words[3]);
+  char* at = const_cast<char*>(start_of(to.array, lane, row)) + 16 * lane.chunk;
+  *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 // Numbers of a row of a float32 result in the lane's head.
