@@ -39,7 +39,7 @@ set(GNNSPARSE_HAS_CUDA OFF)
 if(NOT GNNSPARSE_CUDA STREQUAL "off")
   include(CheckLanguage)
   check_language(CUDA)
-  execute_process(COMMAND nvidia-smi --query-gpu=name --format=csv,noheader
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                   OUTPUT_VARIABLE GNNSPARSE_GPUS RESULT_VARIABLE GNNSPARSE_NO_GPU
                   OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   if(GNNSPARSE_NO_GPU OR GNNSPARSE_GPUS STREQUAL "")
@@ -56,7 +56,10 @@ endif()
 
 if(GNNSPARSE_HAS_CUDA)
   if(GNNSPARSE_CUDA_ARCHITECTURES STREQUAL "")
-    if(GNNSPARSE_GPU)
+    if(GNNSPARSE_GPUS MATCHES "^9\\.0(\n9\\.0)*$")
+      # Products of four warps at once are instructions of 90a, which "native" is not.
+      set(CMAKE_CUDA_ARCHITECTURES 90a)
+    elseif(GNNSPARSE_GPU)
       set(CMAKE_CUDA_ARCHITECTURES native)
     else()
       set(CMAKE_CUDA_ARCHITECTURES 90a)

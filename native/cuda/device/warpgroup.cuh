@@ -16,6 +16,11 @@ namespace gnnsparse::cuda {
 // Sums of 64 x 64: of each warp 16 rows, by eight columns as an mma has them.
 using GroupSums = float[8][4];
 
+// The operand that begins at an address. One that begins 16 bytes behind it is one more.
+__device__ __forceinline__ uint32_t shared_operand(uint32_t shared) {
+  return 1 << 16 | shared >> 4;
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Makes copies of this lane that have arrived visible to products.
@@ -48,10 +53,10 @@ __device__ __forceinline__ void wait_products_but(GroupSums& d) {
   asm volatile("wgmma.wait_group.sync.aligned %32;" : GNNSPARSE_SUMS : "n"(kGroups) : "memory");
 }
 
-// The operand that begins at an address.
-__device__ __forceinline__ uint64_t shared_operand(uint32_t shared) {
-  constexpr uint64_t kLayout = uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | 1 << 16;
-  return kLayout | (shared & 0x3ffff) >> 4;
+// What an operand in shared memory is for the hardware.
+__device__ __forceinline__ uint64_t descriptor_of(uint32_t operand) {
+  constexpr uint64_t kLayout = uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32;
+  return kLayout | operand;
 }
 
 // d = a b^T, or added to it: a and b are rows of 64, of which 16 columns are multiplied.
@@ -64,39 +69,31 @@ __device__ __forceinline__ void multiply_rows(GroupSums& d, uint32_t a, uint32_t
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " GNNSPARSE_SUM_NAMES
         ", %32, %33, p, 1, 1, 0, 0;}"
         : GNNSPARSE_SUMS
-        : "l"(shared_operand(a)), "l"(shared_operand(b)), "r"(int{add}));
+        : "l"(descriptor_of(a)), "l"(descriptor_of(b)), "r"(int{add}));
   } else {
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " GNNSPARSE_SUM_NAMES
         ", %32, %33, p, 1, 1, 0, 0;}"
         : GNNSPARSE_SUMS
-        : "l"(shared_operand(a)), "l"(shared_operand(b)), "r"(int{add}));
+        : "l"(descriptor_of(a)), "l"(descriptor_of(b)), "r"(int{add}));
   }
 }
 
-// The same with `a` in registers, each warp's 16 rows as an mma has them. kDown: b are 16 rows,
-// whose 64 columns are those of d: d += a b.
-template <Arithmetic kMath, bool kDown>
-__device__ __forceinline__ void multiply_held(GroupSums& d, const uint32_t (&a)[4], uint32_t b,
-                                              bool add) {
+// d += a b: `a` is in registers, each warp's 16 rows as an mma has them, and b are 16 rows.
+template <Arithmetic kMath>
+__device__ __forceinline__ void add_rows(GroupSums& d, const uint32_t (&a)[4], uint32_t b) {
   static_assert(kMath == Arithmetic::kFp16 || kMath == Arithmetic::kBf16, "of 16 bits");
   if constexpr (kMath == Arithmetic::kFp16) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " GNNSPARSE_SUM_NAMES
-        ", {%32,%33,%34,%35}, %36, p, 1, 1, %38;}"
-        : GNNSPARSE_SUMS
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(shared_operand(b)), "r"(int{add}),
-          "n"(int{kDown}));
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " GNNSPARSE_SUM_NAMES
+                 ", {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+                 : GNNSPARSE_SUMS
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor_of(b)));
   } else {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " GNNSPARSE_SUM_NAMES
-        ", {%32,%33,%34,%35}, %36, p, 1, 1, %38;}"
-        : GNNSPARSE_SUMS
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(shared_operand(b)), "r"(int{add}),
-          "n"(int{kDown}));
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " GNNSPARSE_SUM_NAMES
+                 ", {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+                 : GNNSPARSE_SUMS
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor_of(b)));
   }
 }
 
@@ -111,37 +108,47 @@ inline __device__ void commit_products() {}
 template <int kGroups>
 __device__ void wait_products_but(GroupSums&) {}
 
-// Where the chunk that an address would have without the permutation is.
-inline __device__ uint32_t permuted(uint32_t shared) { return shared ^ (shared >> 7 & 7) << 4; }
+// The address of a chunk of a row of an operand.
+inline __device__ uint32_t chunk_of(uint32_t operand, int row, int chunk) {
+  const uint32_t plain = (operand & 0x3fff) * 16 + 128 * row + 16 * chunk;
+  return plain ^ (plain >> 7 & 7) << 4;
+}
 
-template <Arithmetic kMath, bool kDown>
-__device__ void multiply_held(GroupSums& d, const uint32_t (&a)[4], uint32_t b, bool add) {
-  const int lane = threadIdx.x % 32;
+// Eight columns twice: `b` has those of sums j and j + 1.
+template <Arithmetic kMath>
+__device__ void add_columns(GroupSums& d, int j, const uint32_t (&a)[4], const uint32_t (&b)[4]) {
 #pragma unroll
-  for (int j = 0; j < 8; j += 2) {
-    uint32_t words[4];
-    if constexpr (kDown) {
-      load_matrices(permuted(b + 128 * (lane % 16) + 16 * (j + lane / 16)), words);
-    } else {
-      const int row = 8 * j + lane % 8 + lane / 16 * 8;
-      load_matrices_plain(permuted(b + 128 * row + 16 * (lane / 8 % 2)), words);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (!add) d[j + i][0] = d[j + i][1] = d[j + i][2] = d[j + i][3] = 0.0f;
-      const uint32_t columns[2] = {words[2 * i], words[2 * i + 1]};
-      mma<kMath>(d[j + i], a, columns);
-    }
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t columns[2] = {b[2 * i], b[2 * i + 1]};
+    mma<kMath>(d[j + i], a, columns);
   }
 }
 
 template <Arithmetic kMath>
 __device__ void multiply_rows(GroupSums& d, uint32_t a, uint32_t b, bool add) {
   const int lane = threadIdx.x % 32;
-  const int row = threadIdx.x / 32 % 4 * 16 + lane % 16;
   uint32_t own[4];
-  load_matrices_plain(permuted(a + 128 * row + 16 * (lane / 16)), own);
-  multiply_held<kMath, false>(d, own, b, add);
+  load_matrices_plain(chunk_of(a, threadIdx.x / 32 % 4 * 16 + lane % 16, lane / 16), own);
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {
+    if (!add) {
+      for (int i = 0; i < 8; ++i) d[j + i / 4][i % 4] = 0.0f;
+    }
+    uint32_t words[4];
+    load_matrices_plain(chunk_of(b, 8 * j + lane % 8 + lane / 16 * 8, lane / 8 % 2), words);
+    add_columns<kMath>(d, j, own, words);
+  }
+}
+
+template <Arithmetic kMath>
+__device__ void add_rows(GroupSums& d, const uint32_t (&a)[4], uint32_t b) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {
+    uint32_t words[4];
+    load_matrices(chunk_of(b, lane % 16, j + lane / 16), words);
+    add_columns<kMath>(d, j, a, words);
+  }
 }
 
 #endif
