@@ -21,12 +21,12 @@ inline constexpr int kRowStatsFloats = 4;
 // For the backward pass in one: of every column slot of a panel of 16 rows the weights of its lower
 // eight rows, the gradients of their scores, and the same of the upper eight, in the storage type,
 // where these eight have an edge; and in which order dK and dV are summed
-// from them. Columns are taken in ranges, the panels of a range in steps of at most 48 of their
+// from them. Columns are taken in ranges, the panels of a range in steps of at most 32 of their
 // slots, whose even and odd columns in turn lie in different banks of shared memory.
 struct DkvWeights {
   static constexpr int kSlotBytes = 64;
-  static constexpr int kStepSlots = 48;
-  static constexpr int kStageSteps = 2;  // for which the warps of a block meet once
+  static constexpr int kStepSlots = 32;
+  static constexpr int kStageSteps = 3;  // for which the warps of a block meet once
   static constexpr int kStages = 3;      // whose operands have room in shared memory
   static constexpr int kPairWords = kStepSlots == 32 ? 2 : 4;  // of pairs of columns
   // A multiple of 128: addresses of rows are by exclusive or.

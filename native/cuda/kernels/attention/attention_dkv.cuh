@@ -64,7 +64,7 @@ struct DkvLaunch : PanelAttention {
 
 // A block sums a range of columns of a head, in shared memory: a warp 16 features of dV or of dK,
 // so that no two warps add to one sum. Four more warps copy what later steps need. All warps meet
-// once for a stage of two steps, which are taken in their order.
+// once for a stage of some steps, which are taken in their order.
 template <Precision P>
 class DkvBlock {
  public:
