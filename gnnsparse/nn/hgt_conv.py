@@ -220,6 +220,9 @@ def typed_edges(
     for relation in relations:
         if relation not in known:
             bad_value("edge_index_dict", f"has {relation}; accepted: {', '.join(map(str, known))}")
+        for kind in (relation[0], relation[2]):
+            if kind not in counts:
+                bad_value("x_dict", f"lacks {kind!r}; accepted: features of both types of {relation}")
     if not isinstance(given, TypedGraph):
         return layer._memo.typed(counts, given, recipe, by_relation), relations, list(counts)
     if given.num_nodes != counts:

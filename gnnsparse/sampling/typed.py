@@ -182,7 +182,8 @@ class TypedNeighborSampler:
                 made, by, replace=replace, times=times, newest=self._drawing.newest
             )
         clocks = [made.clock for made in self._graphs.values() if made.clock is not None]
-        if len({clock.moments.dtype for clock in clocks}) > 1:
+        moments = *(clock.moments for clock in clocks), *(self.node_time or {}).values()
+        if len({times.dtype for times in moments}) > 1:
             bad_value(
                 "edge_time" if node_time is None else "node_time", "has integers and floats; accepted: one"
             )
@@ -211,6 +212,8 @@ class TypedNeighborSampler:
             ValueError: an argument is out of range, on another device, names another type, or a seed is
                 repeated.
         """
+        if seeds is None:
+            bad_type("seeds", seeds, "a mapping of types to nodes")
         _check_names("seeds", seeds, self.num_nodes)
         given = {kind: self._nodes(f"seeds[{kind!r}]", kind, nodes) for kind, nodes in seeds.items()}
         for kind, nodes in given.items():

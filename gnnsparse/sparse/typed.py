@@ -76,6 +76,16 @@ class TypedGraph:
         object.__setattr__(self, "edges", edges)
         node_count("edges", self.block_size[0])
 
+    # It is immutable like its operand: copies of a model share it, and pickles are without what layers made.
+    def __copy__(self) -> TypedGraph:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TypedGraph:
+        return self
+
+    def __reduce__(self) -> Any:
+        return TypedGraph, (self.num_nodes, self.edges, self.operand)
+
     @property
     def device(self) -> torch.device:
         """The device of the edges."""

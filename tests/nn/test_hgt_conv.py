@@ -136,7 +136,7 @@ def test_training_drops_attention_of_han() -> None:
         (lambda x, e: ({**x, "paper": x["field"]}, e), ValueError, r"x_dict\['paper'\]: has shape"),
         (lambda x, e: (x, {}), TypeError, "edge_index_dict: .*not empty"),
         (lambda x, e: (x, {("a", "b", "c"): e[RELATIONS[0]]}), ValueError, "edge_index_dict: has"),
-        (lambda x, e: ({"paper": x["paper"]}, e), ValueError, "nodes of type 'author'"),
+        (lambda x, e: ({"paper": x["paper"]}, e), ValueError, "x_dict: lacks 'author'"),
         (lambda x, e: (x, TypedGraph({"paper": 99}, {RELATIONS[0]: e[RELATIONS[0]]})), ValueError, "x_dict"),
     ],
 )

@@ -288,6 +288,7 @@ ONE = {KEY: torch.tensor([[0], [1]])}
         (r"node_time: is given with edge_time", ONE, {"node_time": {"a": [1, 2]}, "edge_time": {KEY: [1]}}),
         (r"edge_time: has integers and floats", ONE | {("b", "to", "a"): ONE[KEY].flip(0)},
          {"edge_time": {KEY: [1], ("b", "to", "a"): [1.0]}}),
+        (r"node_time: has integers and floats", ONE, {"node_time": {"a": [1, 2], "b": [1.0, 2.0]}}),
         (r"fanouts: have too many numbers", ONE, {"fanouts": [1] * 300, "disjoint": True}),
     ],
 )  # fmt: skip
@@ -302,6 +303,7 @@ def test_wrong_typed_seeds_are_refused(path: RunningPath | None) -> None:
     timed = TypedNeighborSampler(ONE, [2], num_nodes=sizes, edge_time={KEY: [1]})
     for sampler, message, arguments in (
         (made, r"seeds: got a list; accepted: a mapping|seeds: got list", ([1],)),
+        (made, r"seeds: got NoneType; accepted: a mapping", (None,)),
         (made, r"seeds: names 'c'; accepted: a, b", ({"c": [1]},)),
         (made, r"seeds\['a'\]: element 0 is 2; accepted: 0 to 1", ({"a": [2]},)),
         (made, r"seeds: element 1 is 1 once more", ({"b": [1, 1]},)),

@@ -1,5 +1,8 @@
 """Graphs with types of nodes and edges: numbers, the operand of all relations, and what is refused."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -93,6 +96,19 @@ def test_it_is_stored_as_one_entry(tmp_path):
     assert not first.operand.cache_hit
     assert again.operand.cache_hit
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == files
+
+
+def test_it_is_copied_and_pickled():
+    plain = TypedGraph(SIZES, typed_edges())
+    for graph in (plain, gnnsparse.prepare(plain, cache=False)):
+        model = torch.nn.Module()
+        model.graph = graph
+        assert copy.deepcopy(model).graph is graph is copy.copy(graph)
+        again = pickle.loads(pickle.dumps(graph))
+        assert repr(again) == repr(graph)
+        assert all(torch.equal(again.edges[relation], graph.edges[relation]) for relation in graph.relations)
+    every = torch.eye(graph.operand.shape[1])
+    assert torch.equal(again.operand @ every, graph.operand @ every)
 
 
 @pytest.mark.parametrize(
