@@ -605,6 +605,8 @@ def run(options: argparse.Namespace) -> int:
         options.fail("argument --tiles: it measures, and does not go with --measured")
     elif not options.measured.is_file():
         options.fail(f"argument --measured: there is no file {options.measured}")
+    if options.tiles is not None and (options.matrix or options.keep):
+        options.fail("argument --tiles: --matrix and --keep go with measuring everything")
     more = tuple(spec for group in options.matrix or () for spec in group)
     tell, console = progress(), Console()
     if options.tiles is not None:

@@ -79,3 +79,13 @@ def test_tiles_do_not_go_with_measurements(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         main(["bench", "fit", "--tiles", "--measured", "x.json"])
     assert "argument --tiles: it measures" in capsys.readouterr().err
+
+
+def test_tiles_do_not_go_with_other_matrices(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fit_command, "device_option", lambda name: name)
+    monkeypatch.setattr(fit_command, "_run_tiles", lambda *arguments: 0)
+    with pytest.raises(SystemExit):
+        main(["bench", "fit", "--tiles", "--keep", str(tmp_path / "x.json")])
+    assert "argument --tiles: --matrix and --keep" in capsys.readouterr().err

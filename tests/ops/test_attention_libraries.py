@@ -165,6 +165,14 @@ def test_flash_attention_is_exact(
     assert [line.getMessage().split(":")[0] for line in caplog.records] == ["attention by fa4"]
 
 
+def test_a_plan_of_a_library_runs_where_no_record_has_its_rates(flash: Flash) -> None:
+    a, x = on_gpu(SQUARE()), torch.randn(384, 16)
+    named = gnnsparse.attention(a, x, x, x, impl="fa4")
+    assert torch.equal(gnnsparse.attention(a, x, x, x, plan=FlashPlan()), named)
+    with pytest.raises(ValueError, match="fa4 can't run here: no bias"):
+        gnnsparse.attention(a, x, x, x, plan=FlashPlan(), is_causal=True)
+
+
 def dense(a: SparseOperand) -> torch.Tensor:
     return a.to_dense() != 0
 

@@ -11,7 +11,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import masks
-from gnnsparse.ops.attention.tiles import TILE, tile_lists, tiles_of
+from gnnsparse.ops.attention.tiles import TILE, tile_lists
 from gnnsparse.plan import BlockAttentionPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests import emulated
@@ -56,7 +56,7 @@ def test_tiles_are_those_of_the_dense_pattern(pattern: str, reorder: str) -> Non
     assert torch.equal(from_lists(a), dense)
     parts = [tile for rows in dense.split(TILE) for tile in rows.split(TILE, dim=1) if tile.any()]
     full = sum(bool(tile.all()) and tile.shape[1] == TILE for tile in parts)
-    counts = tiles_of(a)
+    counts = a.kernels.tiles
     assert (counts.full, counts.partial, counts.nnz) == (full, len(parts) - full, csr.nnz)
     assert counts.fill == csr.nnz / (TILE * TILE * len(parts))
     assert tile_lists(a.kernels).bits.shape[0] == counts.partial
@@ -66,8 +66,8 @@ def test_patterns_without_edges_have_no_tiles() -> None:
     for rows, cols in [(0, 0), (5, 0), (0, 5), (300, 5)]:
         empty = torch.empty(2, 0, dtype=torch.int64)
         a = make(gnnsparse.SparseGraph.from_edge_index(empty, (rows, cols)), "cpu")
-        assert tiles_of(a) == (0, 0, 0)
-        assert tiles_of(a).fill == 0
+        assert a.kernels.tiles == (0, 0, 0)
+        assert a.kernels.tiles.fill == 0
         assert tile_lists(a.kernels).starts.tolist() == [0] * (-(-a.kernels.csr.rows // TILE) + 1)
 
 

@@ -240,7 +240,9 @@ def _checked(
     if kernel:
         plan = _named_plan(call, kernel, plan, as_unfused)
     elif plan is not None:
-        kernel_of("attention", plan).check(a.kernels.problem(call.product("attention")), plan)
+        counts = isinstance(plan, LIBRARY_PLANS) or None
+        problem = a.kernels.problem(call.product("attention"), counts_tiles=counts)
+        kernel_of("attention", plan).check(problem, plan)
     if as_unfused:
         out, weights = by_operations(call, "reference" if kind == "reference" else "auto")
         out = out.reshape(shape)

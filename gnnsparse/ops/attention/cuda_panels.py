@@ -17,7 +17,7 @@ from gnnsparse.formats import BlockedMatrix
 from gnnsparse.formats.tiles import TILE
 from gnnsparse.ops.attention import arguments, quantized
 from gnnsparse.ops.attention.arguments import AttentionCall, Grads, Needs
-from gnnsparse.ops.attention.tiles import column_lists, tile_lists, tiles_of
+from gnnsparse.ops.attention.tiles import column_lists, tile_lists
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan
 from gnnsparse.plan.attention import dkv_range
 from gnnsparse.plan.work import WorkList
@@ -139,7 +139,7 @@ def block_forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     Raises:
         ValueError: the tiles are nearly empty.
     """
-    if (fill := tiles_of(call.operand).fill) < _LEAST_FILL:
+    if (fill := call.operand.kernels.tiles.fill) < _LEAST_FILL:
         bad_value("plan", f"blocks: tiles are {fill:.2%} full; accepted: {_LEAST_FILL:.2%} or more")
     kernels, device, gpu = call.operand.kernels, call.q.device, path()
     out = arguments.empty_heads(call.q, call.v.shape[3], call.operand.precision.storage)

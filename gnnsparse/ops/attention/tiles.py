@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from gnnsparse.formats.tiles import TILE, Tiles, find_tiles, tiles_across
+from gnnsparse.formats.tiles import TILE, find_tiles, tiles_across
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
-from gnnsparse.sparse.operand import SparseOperand
 
 _WORD = 32
 
@@ -25,11 +24,6 @@ class TileLists(NamedTuple):
     starts: torch.Tensor
     tiles: torch.Tensor
     bits: torch.Tensor
-
-
-def tiles_of(operand: SparseOperand) -> Tiles:
-    """Count the tiles of an operand's pattern, once; time and memory are of the order of its edges."""
-    return operand.kernels.tiles
 
 
 @made_once
