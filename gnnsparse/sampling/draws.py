@@ -229,9 +229,11 @@ class Neighbourhood:
         if self.normalization is None:
             return values, None
         counts = drawn.indptr.diff()
-        if values is None:
+        if values is None and not self.repeats:
             # Whatever an empty row has is multiplied by a sum of nothing.
             return None, counts.clamp_(min=1).reciprocal().float()
+        if values is None:  # of which some will be merged: a matrix has no factors of rows beside values
+            values = torch.ones(drawn.nodes.shape, dtype=torch.float32, device=drawn.nodes.device)
         sums = _row_sums(values, counts)
         factor = torch.where(sums == 0, 0.0, 1.0 / sums)
         return (values.double() * _by_edge(factor, counts, values)).float(), None

@@ -133,6 +133,9 @@ def test_products_of_blocks_are_those_of_the_edges_until_then(
         assert len((row * block.adj.shape[1] + col).unique()) == block.adj.nnz  # repeats are merged
         ends = torch.stack([block.sources[col], block.targets[row]])
         assert torch.equal(edge_index[:, block.edge_ids], ends)
+        every = block.adj @ torch.eye(block.adj.shape[1])
+        assert torch.equal(block.adj.to_dense(), every)
+        assert torch.equal(block.adj.T @ torch.eye(block.adj.shape[0]), every.T)  # by which gradients are
         got = block.adj @ got
     want = torch.stack([value(int(n), int(t), 2) for n, t in zip(seeds, at, strict=True)])
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-4)
