@@ -91,3 +91,13 @@ def test_a_model_of_typed_nodes_trains_as_before(name: str) -> None:
     assert len(report.accelerated) == len(report.rows) == (2 if name == "HGTConv" else 2 * len(edges))
     assert {row.runs_on for row in report.rows} == {runs_on}
     assert losses[0][-1] < losses[0][0]
+
+
+def test_arguments_of_an_accelerated_hgt_layer_may_be_named() -> None:
+    data = citations()
+    theirs = pyg.HGTConv(WIDTH, CLASSES, data.metadata())
+    ours = interop.accelerate(copy.deepcopy(theirs), convert="always")
+    named = {"edge_index_dict": data.edge_index_dict, "x_dict": data.x_dict}
+    for out in (ours(**named), ours(data.x_dict, edge_index_dict=data.edge_index_dict)):
+        close(out["paper"], theirs(**named)["paper"])
+    assert len(interop.report(ours).accelerated) == 1

@@ -208,7 +208,8 @@ def _attended(
     def split(x: Any, edge_index: Any, *rest: Any, **more: Any) -> tuple[Any, ...]:
         return x, edge_index, rest, more
 
-    return run(layer, kind, layer._gnnsparse, *split(*arguments, **options))
+    named = {name.removesuffix("_dict"): value for name, value in options.items()}  # as HGTConv names them
+    return run(layer, kind, layer._gnnsparse, *split(*arguments, **named))
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
