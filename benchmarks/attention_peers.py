@@ -518,9 +518,8 @@ def rows(
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--only", nargs="+", default=[*ROWS], choices=ROWS, metavar="WORK", help=", ".join(ROWS)
-    )
+    works = ", ".join(ROWS).replace("%", "%%")  # argparse formats it
+    parser.add_argument("--only", nargs="+", default=[*ROWS], choices=ROWS, metavar="WORK", help=works)
     parser.add_argument("--peers", nargs="+", default=[*PEERS], choices=[*PEERS])
     parser.add_argument("--precision", nargs="+", default=[*_PRECISIONS], choices=[*_PRECISIONS])
     for name, size in vars(Sizes()).items():

@@ -156,3 +156,10 @@ def test_the_command_of_a_process_of_its_own_is_one_of_the_script() -> None:
     options = attention_peers.parse(command[3:])
     assert (options.only, options.precision, options.peers) == (["dot 4 x 32"], ["fp32"], ["DF-GNN"])
     assert (options.batch, options.heads, options.length, options.probe) == (1, 2, 128, True)
+
+
+def test_the_help_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        attention_peers.parse(["--help"])
+    assert stop.value.code == 0
+    assert ", ".join(attention_peers.ROWS) in capsys.readouterr().out
