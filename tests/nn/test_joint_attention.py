@@ -160,7 +160,8 @@ def test_same_as_the_steps_one_by_one(name: str, where: str, taken: mock.Mock) -
     assert taken.call_count == 2
     largest = max(float(t.detach().abs().max()) for t in want)
     for found, other, wanted in zip(got, again, want, strict=True):
-        assert torch.equal(found, other)
+        if where != "cuda":  # second derivatives are torch's operations, which have no order there
+            assert torch.equal(found, other)
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4 * largest)
 
 

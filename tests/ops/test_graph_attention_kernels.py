@@ -298,7 +298,7 @@ def test_what_is_masked_is_not_read(kernels: Kernels, terms: dict[str, Any], is_
 @poisoned
 @pytest.mark.parametrize("target", ["both", "keys", "values"])
 @pytest.mark.parametrize(
-    ("heads", "width", "features"), [(4, 64, 32), (3, 40, 7), (1, 72, 16), (2, 24, 40)], ids=str
+    ("heads", "width", "features"), [(4, 64, 32), (3, 40, 7), (2, 9, 7), (1, 72, 16), (2, 24, 40)], ids=str
 )
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 @pytest.mark.parametrize("density", [0.05, 0.2])

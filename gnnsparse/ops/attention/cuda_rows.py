@@ -321,7 +321,7 @@ def backward(
 ) -> Grads:
     """Compute the gradients of `schema.run_backward`."""
     result = Result(_to_nodes(out), None, _to_nodes(stats))
-    wanted = (*needs[:3], False, needs[3], *(False,) * 4)
+    wanted = tuple(map(bool, Arrays(*needs[:3], bias=needs[3])))
     found = graph_backward(_graph_call(call), result, _to_nodes(grad), None, None, wanted)
     pairs = zip(found[:3], (call.q, call.k, call.v), strict=True)
     dq, dk, dv = (None if g is None else _ordered(_from_nodes(g, call.q), x) for g, x in pairs)

@@ -97,7 +97,7 @@ class DkvBlock {
     } else {
       int stage = 0;
       for (; step_ < end_; step_ += kSteps) {
-        __syncthreads();
+        sync_block<kThreads>();
         add_stage(ring_ + stage * DkvWeights::kStageBytes);
         stage = stage + 1 < kStages ? stage + 1 : 0;
       }
@@ -184,7 +184,8 @@ class DkvBlock {
     int stage = 0;
     for (; step_ < end_; step_ += kSteps) {
       wait_copies_but<kStages - 2>();
-      __syncthreads();  // the stage may be added; the one before it has been, and is overwritten
+      sync_block<kThreads>();  // the stage may be added; the one before it has been, and is
+                               // overwritten
 #pragma unroll
       for (int j = 0; j < kCopySlots; ++j) {
         slots[j] = static_cast<int32_t>(load_shared_word(ring_ + stage * DkvWeights::kStageBytes +
@@ -277,6 +278,7 @@ class DkvBlock {
             store_shared(sums_at + of * kSliceBytes, added(sums[j][upper], products[i][j], upper));
         }
       }
+      __syncwarp();  // other lanes may add to the same sums in the next step
     }
   }
 

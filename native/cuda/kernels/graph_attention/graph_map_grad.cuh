@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kGraphThreads)
   const int parts = (p.width + G::kWidth - 1) / G::kWidth;
   const int head = static_cast<int>(blockIdx.y) / parts;
   const int first = static_cast<int>(blockIdx.y) % parts * G::kWidth;
-  const int chunks = min(G::kWidth, p.width - first) / 8;
+  const int width = min(G::kWidth, p.width - first);
+  const int chunks = (width + 7) / 8;  // rows are padded to whole ones
   char* memory = dynamic_shared();
   const uint32_t all = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
   const uint32_t ring = all + warp * G::kWarpBytes;
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kGraphThreads)
   __syncthreads();
   float* to =
       p.to + ((int64_t{blockIdx.x} * p.heads + head) * p.width + first) * GraphMapGrad::kFeatures;
-  for (int i = threadIdx.x; i < 8 * chunks * GraphMapGrad::kFeatures; i += kGraphThreads) {
+  for (int i = threadIdx.x; i < width * GraphMapGrad::kFeatures; i += kGraphThreads) {
     float sum = 0.0f;
     for (int w = 0; w < kGraphWarps; ++w) sum += of_warps[w * kSums + i];
     to[i] = sum;
