@@ -349,7 +349,8 @@ def df_gnn(work: Work) -> _Call:
 class Peer:
     """A column: the function that makes its call, the work that it has, and what is imported for it.
 
-    `alone`: whether a process of its own computes each row before, because a crash may end the process.
+    `alone`: whether a process of its own computes each row before, because a crash may end the process; such
+    libraries launch on the default stream, whose kernels no CUDA graph has, and are timed with their Python.
     """
 
     make: Callable[[Work], _Call]
@@ -450,7 +451,8 @@ class Row:
                 return {"problem": "wrong: " + ", ".join(f"{n} {e:.1e}" for n, e in found.items())}
             if repeats:
                 leaves = [*self.work.leaves.values()]
-                found |= times(lambda: call(**self.work.leaves), leaves, self.device, repeats)
+                in_graph = not peer.alone
+                found |= times(lambda: call(**self.work.leaves), leaves, self.device, repeats, graph=in_graph)
             if isinstance(call, partial) and call.func is gnnsparse.attention and not call.keywords:
                 # Its plan may name a library.
                 heads = leaves[0].shape[:2].numel()

@@ -53,9 +53,12 @@ def mesh(name: str, device: torch.device) -> gnnsparse.SparseGraph:
 
 
 def times(
-    call: Callable[[], torch.Tensor], leaves: list[torch.Tensor], device: torch.device, repeats: int
-) -> dict[str, Any]:
+    call: Callable[[], torch.Tensor], leaves: list[torch.Tensor], device: torch.device, repeats: int,
+    graph: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """Measure the milliseconds of a call, and of the call with its gradients if it has any, in CUDA graphs.
+
+    `graph` False: without them, for kernels that are launched on a stream of their own, which no graph has.
 
     "forward_problem" and "both_problem" say why a call could not be captured, and was timed with its Python.
     """
@@ -71,7 +74,7 @@ def times(
             call()
 
     timings = {
-        name: measure(run, device, repeats=repeats, graph=device.type == "cuda")
+        name: measure(run, device, repeats=repeats, graph=graph and device.type == "cuda")
         for name, run in (("forward", forward), ("both", both))
         if name == "forward" or has_gradients
     }
