@@ -455,7 +455,7 @@ class Row:
                 found |= times(lambda: call(**self.work.leaves), leaves, self.device, repeats, graph=in_graph)
             if isinstance(call, partial) and call.func is gnnsparse.attention and not call.keywords:
                 # Its plan may name a library.
-                heads = leaves[0].shape[:2].numel()
+                heads = self.work.leaves["q"].shape[:2].numel()
                 found["kernel"] = call.args[0].plan(op="attention", width=64, heads=heads).kernel
         # Whatever a library raises is its result.
         except Exception as error:

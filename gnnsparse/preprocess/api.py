@@ -109,8 +109,8 @@ def prepare(
             values, a scipy.sparse matrix, or a torch sparse tensor; or PyG's Data, of which edge_index,
             num_nodes and, if there is one, edge_weight are read (or else its sparse tensor adj_t). Tensors
             may be on a GPU. Repeated edges are merged and their values summed. Or a graph with types: PyG's
-            HeteroData, a DGL heterograph, a TypedGraph, or a dict of edge_index by relation (source type,
-            name, target type): one operand is made of all relations.
+            HeteroData (whose edge_weight is not read), a DGL heterograph, a TypedGraph, or a dict of
+            edge_index by relation (source type, name, target type): one operand is made of all relations.
         num_nodes: with an edge_index: the number of nodes, or (sources, targets); None: one more than the
             largest index. With a pair of arrays it says that these are the ends of edges; without it they
             are a CSR pair. With a dict of relations: the number of nodes of each type.

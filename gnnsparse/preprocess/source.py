@@ -33,8 +33,8 @@ def is_pyg_data(value: Any) -> bool:
 
 _ACCEPTED = (
     "an edge_index [2, edges], a pair (sources, targets) with num_nodes, a SparseGraph, a CSR pair "
-    "(indptr, indices) or triple with values, a scipy.sparse matrix, a torch sparse tensor, PyG's Data or "
-    "HeteroData, a TypedGraph or a dict of relations"
+    "(indptr, indices) or triple with values, a scipy.sparse matrix, a torch sparse tensor or PyG's Data; "
+    "graphs with types go to gnnsparse.prepare or TypedNeighborSampler"
 )
 
 

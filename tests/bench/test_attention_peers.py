@@ -148,6 +148,10 @@ def test_a_process_of_its_own_prints_the_problem(capsys: pytest.CaptureFixture[s
     options = ["--only", "dense", "--precision", "fp16", "--peers", "cuDNN"]
     attention_peers.main([*SMALL, *options, "--probe"])
     assert json.loads(capsys.readouterr().out)["problem"].startswith("crashed: RuntimeError")
+    attention_peers.main(
+        [*SMALL, "--only", "window", "--precision", "fp16", "--peers", "gnnsparse", "--probe"]
+    )
+    assert json.loads(capsys.readouterr().out) == {"problem": None}
 
 
 def test_the_command_of_a_process_of_its_own_is_one_of_the_script() -> None:

@@ -297,6 +297,11 @@ def test_wrong_typed_options_are_refused(message: str, graph: Any, options: dict
         TypedNeighborSampler(graph, **{"fanouts": [2], "num_nodes": {"a": 2, "b": 2}, **options})
 
 
+def test_a_sampler_of_one_type_names_that_of_several() -> None:
+    with pytest.raises(TypeError, match=r"graph: got TypedGraph; .*with types go to .*TypedNeighborSampler"):
+        NeighborSampler(TypedGraph({"a": 2, "b": 2}, ONE), [2])
+
+
 def test_wrong_typed_seeds_are_refused(path: RunningPath | None) -> None:
     sizes = {"a": 2, "b": 2}
     made = TypedNeighborSampler(ONE, [2], num_nodes=sizes)
