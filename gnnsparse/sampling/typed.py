@@ -98,7 +98,11 @@ class TypedNeighborSampler:
         fanouts: neighbours that are drawn in each hop, for all relations, or a mapping of every relation to
             its own, as many for each; -1: all neighbours, 0: none.
         num_nodes: for a dict, the numbers of nodes of all types.
-        method, replace, seed, disjoint, temporal_strategy: see `NeighborSampler`.
+        method: see `NeighborSampler`.
+        replace: see `NeighborSampler`.
+        seed: see `NeighborSampler`.
+        disjoint: see `NeighborSampler`.
+        temporal_strategy: see `NeighborSampler`.
         weights: for "weighted": for every relation real numbers [edges] of 0 or more.
         edge_time: times of the edges [edges] of some relations; the edges of others are in time always.
         node_time: in place of `edge_time`, times of the nodes [nodes] of some types: an edge has that of its
