@@ -93,46 +93,18 @@ def epochs_table() -> str:
     return table(header, rows) + "\n\n" + origin(data)
 
 
-#: Kernels that attention is compared with, and their names in the table.
-_ATTENTION_PEERS = {
-    "cudnn": "dense", "flex_attention": "Flex", "gnnsparse unfused": "unfused", "cusparse chain": "cuSPARSE",
-}  # fmt: skip
-
-
-def attention_table() -> str:
-    """Make the table of attention: forward, and forward with backward, and ratios to other kernels."""
-    data = load("attention.json")
-    rows = []
-    for r in data["rows"]:
-        if r["kernel"] != "gnnsparse":
-            continue
-        peers = [
-            other
-            for other in data["rows"]
-            if other["kernel"] in _ATTENTION_PEERS
-            and other["pattern"] in (r["pattern"], "dense")
-            and all(other[key] == r[key] for key in ("batch", "heads", "length"))
-        ]
-        cells = []
-        for name in ("forward_ms", "both_ms"):
-            speeds = [
-                f"{other[name] / r[name]:.2f}x {_ATTENTION_PEERS[other['kernel']]}"
-                for other in peers
-                if name in other
-            ]
-            cells.append(f"{r[name]:.3f} ({', '.join(speeds)})")
-        rows.append([f"{r['pattern']}, batch {r['batch']}, heads {r['heads']}", *cells])
-    return table(["pattern", "forward, ms", "forward and backward, ms"], rows) + "\n\n" + origin(data)
-
-
 def attention_peers_table() -> str:
     """Make the table of attention by all libraries, with and without gradients, and of their problems."""
     data = load("attention_peers.json")
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for r in data["rows"]:
         found.setdefault((r["work"], r["precision"]), {})[r["peer"]] = r
+    peers = [name for name in data["peers"] if name != "gnnsparse tiles"]  # which the plan takes
     rows, problems = [], {}
     for (work, precision), cells in found.items():
+        is_compared = any("forward_ms" in r for name, r in cells.items() if not name.startswith("gnnsparse"))
+        if precision == "bf16" or (precision == "fp32" and not is_compared):
+            continue
         # Vectors are no pattern of the others: beside them stands their dense attention.
         others = found.get(("dense", precision), {}) if work.startswith("vector-wise") else cells
         speeds = []
@@ -141,7 +113,7 @@ def attention_peers_table() -> str:
             ours = cells.get("gnnsparse", {}).get(key)
             speeds.append(f"{min(theirs) / ours:.2f}x" if theirs and ours else "")
         line = [f"{work}, {precision}"]
-        for name in data["peers"]:
+        for name in peers:
             r = cells.get(name, {})
             times = (f"{r[key]:.3g}" for key in ("forward_ms", "both_ms") if key in r)
             problem = r.get("problem", "")
@@ -150,7 +122,7 @@ def attention_peers_table() -> str:
             if problem:
                 problems.setdefault(f"{name}: {problem}", []).extend([] if missing else [line[0]])
         rows.append([*line, " / ".join(filter(None, speeds))])
-    header = ["work, forward / with gradients, ms", *data["peers"], "speed beside the best"]
+    header = ["work, forward / with gradients, ms", *peers, "speed beside the best"]
     said = (f"{why} ({'; '.join(of)})." if of else f"{why}." for why, of in problems.items())
     return "\n\n".join([table(header, rows), *said, origin(data)])
 
@@ -439,8 +411,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "papers-sparsities": lambda: paper_tables.sparsities(load_if_there),
     "agnn-layer": agnn_layer_table,
     "agnn-step": agnn_step_table,
-    "attention": attention_table,
-    **({"attention-peers": attention_peers_table} if (RESULTS / "attention_peers.json").is_file() else {}),
+    "attention-peers": attention_peers_table,
     "graph-attention": graph_attention_table,
     "layer-steps": layer_steps_table,
     "accelerated": accelerated_table,

@@ -349,11 +349,11 @@ def test_attention_beside_other_libraries_prints_losses_and_problems(tables: Mod
         line.split(" | ")[0].strip("| "): [cell.strip() for cell in line.strip("|").split("|")][1:]
         for line in text.splitlines() if line.startswith("| ")
     }  # fmt: skip
-    assert cells["dense, fp16"] == ["", "", "2 / 7", "2.2 / 6", "", ""]
-    assert cells["blocks, fp16"] == ["0.4 / 2", "0.1 / 0.1", "0.3 / 1", "", "", "0.75x / 0.50x"]
-    assert cells["vector-wise 90 %, fp16"] == ["1 / 12", "", "", "", "", "2.00x / 0.50x"]
-    assert cells["dot 4 x 32, fp16"] == ["0.25 / 1", "", "", "", "crashed", ""]
-    assert cells["GAT 8 x 16, fp16"] == ["0.25 / 1", "", "", "", "0.5", "2.00x"]
-    assert cells["window, fp16"] == ["", "", "", "missing", "", ""]
+    assert cells["dense, fp16"] == ["", "2 / 7", "2.2 / 6", "", ""]
+    assert cells["blocks, fp16"] == ["0.4 / 2", "0.3 / 1", "", "", "0.75x / 0.50x"]
+    assert cells["vector-wise 90 %, fp16"] == ["1 / 12", "", "", "", "2.00x / 0.50x"]
+    assert cells["dot 4 x 32, fp16"] == ["0.25 / 1", "", "", "crashed", ""]
+    assert cells["GAT 8 x 16, fp16"] == ["0.25 / 1", "", "", "0.5", "2.00x"]
+    assert cells["window, fp16"] == ["", "", "missing", "", ""]
     assert "turbo-gnn: crashed: SIGSEGV (dot 4 x 32, fp16)." in text
     assert "cuDNN: can't be imported: no module.\n" in text
