@@ -160,7 +160,7 @@ class HGTConv(GraphLayer):
             x, w, b = given[relation[0]]
             k_rel, v_rel = matrices[:, :, self.edge_types.index(relation)].unbind()
             both = torch.stack([k_rel * self.p_rel[key_of(relation)].reshape(-1, 1, 1), v_rel])
-            weight = torch.einsum("thde,thdi->thei", both, w[::2]).flatten(0, 2)
+            weight = torch.einsum("rhde,rhdx->rhex", both, w[::2]).flatten(0, 2)
             found.append(F.linear(x, weight, torch.einsum("thde,thd->the", both, b[::2]).flatten()))
         k, v = torch.cat(found).unflatten(1, (2, *heads)).unbind(1)
         return q.unflatten(1, heads), k, v

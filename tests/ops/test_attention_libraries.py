@@ -99,7 +99,7 @@ class Flash:
         out.copy_(torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v.double()))
 
     def backward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, dout: torch.Tensor,
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, grad: torch.Tensor,
         lse: torch.Tensor, *, softmax_scale: float, dq: torch.Tensor, dk: torch.Tensor,
         dv: torch.Tensor, deterministic: bool = False, window_size_left: int | None = None,
         window_size_right: int | None = None, block_sparse_tensors: Any = None,
@@ -109,7 +109,7 @@ class Flash:
             q, k, softmax_scale, True, block_sparse_tensors, window_size_left, window_size_right
         )
         weights = (scores - lse.double()[..., None]).exp().nan_to_num()  # of rows without edges
-        g = dout.double()
+        g = grad.double()
         delta = (g * out.double()).sum(-1).transpose(1, 2)[..., None]
         inner = weights * (torch.einsum("bihd,bjhd->bhij", g, v.double()) - delta) * softmax_scale
         dq.copy_(torch.einsum("bhij,bjhd->bihd", inner, k.double()))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.interop.dgl.graphs import Structure, import_dgl, is_dgl_graph, structure_of
+from gnnsparse.interop.dgl.graphs import Structure, import_dgl, structure_of
 from gnnsparse.interop.models import (
     FallbackError,
     Model,
@@ -28,6 +28,7 @@ from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS, Precision
+from gnnsparse.sparse.typed import is_dgl_graph
 
 #: The package of DGL's layers.
 _CONVS = "dgl.nn.pytorch.conv."

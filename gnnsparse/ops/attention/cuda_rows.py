@@ -321,7 +321,8 @@ def backward(
 ) -> Grads:
     """Compute the gradients of `schema.run_backward`."""
     result = Result(_to_nodes(out), None, _to_nodes(stats))
-    wanted = tuple(map(bool, Arrays(*needs[:3], bias=needs[3])))
+    asked = dict(zip(("q", "k", "v", "bias"), needs, strict=True))
+    wanted = tuple(asked.get(name, False) for name in Arrays._fields)
     found = graph_backward(_graph_call(call), result, _to_nodes(grad), None, None, wanted)
     pairs = zip(found[:3], (call.q, call.k, call.v), strict=True)
     dq, dk, dv = (None if g is None else _ordered(_from_nodes(g, call.q), x) for g, x in pairs)

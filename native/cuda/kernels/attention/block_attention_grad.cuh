@@ -41,7 +41,7 @@ struct BlockGradTile {
 // Sizes in shared memory.
 template <class Tile>
 struct BlockGradMemory {
-  static constexpr int kOwn = kGroupRows * Tile::kGroups;
+  static constexpr int kOwnRows = kGroupRows * Tile::kGroups;
   static constexpr int kThreads = kGroupThreads * Tile::kGroups;
   static constexpr int kPanels = Tile::kFeatures / 64;
   static constexpr int kChunks = Tile::kFeatures / 8;
@@ -64,7 +64,7 @@ class BlockGradWarp {
         stats_(shared + Memory::kStatsAt),
         group_(__shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0)),  // the same in a warp
         lane_(threadIdx.x % kWarp),
-        first_own_(static_cast<int>(blockIdx.x) * Memory::kOwn) {
+        first_own_(static_cast<int>(blockIdx.x) * Memory::kOwnRows) {
     warp_row_ = kGroupRows * group_ + threadIdx.x % kGroupThreads / kWarp * 16;
     const int heads = static_cast<int>(p.problem.heads);
     b_ = blockIdx.y / heads;
@@ -416,7 +416,8 @@ void launch_block_grad(const BlockAttentionGrad& p, Stream stream) {
   prefer_shared_memory(kernel, Memory::kSharedBytes, prepared);
   const int64_t heads = p.problem.batches * p.problem.heads;
   const int64_t panels = ceil_div<int64_t>(Tile::kOfColumns ? p.keys : p.queries, kBlockTile);
-  const dim3 grid = grid_of(panels * kBlockTile, Memory::kOwn, heads, "attention_blocks_backward");
+  const dim3 grid =
+      grid_of(panels * kBlockTile, Memory::kOwnRows, heads, "attention_blocks_backward");
   launch_shared("attention_blocks_backward", kernel, grid, Memory::kThreads, Memory::kSharedBytes,
                 stream, p);
 }

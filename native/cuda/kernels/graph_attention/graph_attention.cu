@@ -58,9 +58,8 @@ void graph_map_grad(const GraphMapGrad& p, Precision precision, Stream stream) {
   if (!current_architecture().async_copies) {
     throw std::invalid_argument("map_grad: needs compute capability 8.0");
   }
-  dispatch_precision<OperandsOf16Bits>(
-      precision, "the gradient of a linear map of edge features",
-      [&](auto of) { GraphMapGradUnit<of>::run(p, stream); });
+  dispatch_precision<OperandsOf16Bits>(precision, "the gradient of a linear map of edge features",
+                                       [&](auto of) { GraphMapGradUnit<of>::run(p, stream); });
 }
 
 }  // namespace gnnsparse::cuda
