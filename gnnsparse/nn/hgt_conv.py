@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -227,7 +228,9 @@ def typed_edges(
         return layer._memo.typed(counts, given, recipe, by_relation), relations, list(counts)
     if given.num_nodes != counts:
         bad_value("x_dict", f"has nodes {counts}, the graph {given.num_nodes}; accepted: as the graph")
+    if given.operand is not None:
+        check_precision(given.operand, layer.precision)
+        recipe = replace(recipe, precision=given.operand.precision)
     if given.operand is None or by_relation:
         return given.adjacency(recipe, by_relation), relations, list(given.num_nodes)
-    check_precision(given.operand, layer.precision)
     return Edges(given.operand, given.operand.num_edges), relations, list(given.num_nodes)

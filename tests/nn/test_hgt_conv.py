@@ -106,6 +106,19 @@ def test_a_typed_graph_gives_the_numbers_of_its_edges(kind: type) -> None:
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("kind", [HGTConv, HANConv])
+def test_layers_have_the_precision_of_a_prepared_graph(kind: type) -> None:
+    nodes, edges = graph(*GRAPHS[0])
+    made = gnnsparse.prepare(
+        TypedGraph({k: len(x) for k, x in nodes.items()}, edges), precision="bf16", cache=False
+    )
+    ours, _ = layers(kind)
+    assert not torch.equal(ours(nodes, made)["paper"], ours(nodes, edges)["paper"])
+    ours.precision = gnnsparse.Precision.FP32
+    with pytest.raises(ValueError, match="precision: got 'fp32', the operand has 'bf16'"):
+        ours(nodes, made)
+
+
 def test_a_change_of_an_edge_is_seen() -> None:
     nodes, edges = graph(*GRAPHS[0])
     ours, theirs = layers()

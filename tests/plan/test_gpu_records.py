@@ -57,6 +57,13 @@ def user_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Which record
 
 
+def test_a_record_from_before_tiles_were_measured_is_read(tmp_path: Path) -> None:
+    plain = to_plain(records()[0])
+    del plain["attention"]["tiles"]
+    (tmp_path / "own.json").write_text(json.dumps(plain))
+    assert load_record(tmp_path / "own.json").attention.tiles == {}
+
+
 def test_every_record_of_the_package_is_valid_and_named_once() -> None:
     folder = Path(gnnsparse.__file__).parent / "plan" / "gpu_records"
     files = sorted(folder.glob("*.json"))

@@ -224,6 +224,8 @@ def _check(record: GpuRecord, where: str) -> GpuRecord:
 
 
 def _read(content: Any, where: str) -> GpuRecord:
+    if isinstance(content, dict) and isinstance(rates := content.get("attention"), dict):
+        rates.setdefault("tiles", {})  # records that users made before there were such
     try:
         record: GpuRecord = from_plain(GpuRecord, content, where)
     except PlainError as error:
