@@ -98,7 +98,9 @@ class HGTConv(GraphLayer):
         self.out_lin = _Maps(dict.fromkeys(self.node_types, out_channels), out_channels)
         count, dim = heads * len(self.edge_types), out_channels // heads
         self.k_rel, self.v_rel = _Matrices(count, dim), _Matrices(count, dim)
-        self.skip = torch.nn.ParameterDict({kind: torch.empty(1) for kind in self.node_types})
+        self.skip = torch.nn.ParameterDict(
+            {kind: torch.nn.Parameter(torch.empty(1)) for kind in self.node_types}
+        )
         self.p_rel = torch.nn.ParameterDict()
         for relation in self.edge_types:
             self.p_rel[key_of(relation)] = torch.nn.Parameter(torch.empty(1, heads))

@@ -202,7 +202,7 @@ def read_typed(graph: Any, num_nodes: Any = None) -> TypedGraph | None:
         TypeError: an argument is of another type.
         ValueError: the graph is not as TypedGraph needs it, or has numbers of nodes of its own.
     """
-    is_dict = isinstance(graph, Mapping)
+    is_dict = isinstance(graph, Mapping) and not hasattr(graph, "tocsr")  # scipy's dok_array is a dict
     names = [f"{kind.__module__}.{kind.__name__}" for kind in type(graph).__mro__]
     is_pyg = "torch_geometric.data.hetero_data.HeteroData" in names
     is_dgl = is_dgl_graph(graph) and not graph.is_homogeneous
