@@ -7,11 +7,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_value, check_flag, check_number, check_share
+from gnnsparse.errors import check_flag, check_number, check_share
 from gnnsparse.nn.adjacency import GraphLayer
 from gnnsparse.nn.edges import attend, glorot_
-from gnnsparse.nn.hgt_conv import check_metadata, key_of, typed_counts, typed_edges
-from gnnsparse.nn.inputs import check_heads
+from gnnsparse.nn.hgt_conv import check_typed, key_of, typed_counts, typed_edges
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.typed import Relation, TypedGraph
 
@@ -56,12 +55,7 @@ class HANConv(GraphLayer):
         precision: Precision | str | None = None,
     ) -> None:
         super().__init__(precision)
-        check_heads(heads, out_channels)
-        if out_channels % heads:
-            bad_value(
-                "heads", f"got {heads} for {out_channels} features; accepted: a divisor of out_channels"
-            )
-        self.in_channels, relations = check_metadata(in_channels, metadata)
+        self.in_channels, relations = check_typed(in_channels, out_channels, heads, metadata)
         self.metadata, self.out_channels, self.heads = metadata, out_channels, heads
         self.negative_slope = check_number("negative_slope", negative_slope)
         self.dropout = check_share("dropout", dropout)

@@ -85,12 +85,7 @@ class HGTConv(GraphLayer):
         precision: Precision | str | None = None,
     ) -> None:
         super().__init__(precision)
-        check_heads(heads, out_channels)
-        if out_channels % heads:
-            bad_value(
-                "heads", f"got {heads} for {out_channels} features; accepted: a divisor of out_channels"
-            )
-        channels, self.edge_types = check_metadata(in_channels, metadata)
+        channels, self.edge_types = check_typed(in_channels, out_channels, heads, metadata)
         self.node_types = list(metadata[0])
         self.in_channels, self.out_channels, self.heads = channels, out_channels, heads
         self.dst_node_types = {relation[2] for relation in self.edge_types}
@@ -184,8 +179,13 @@ def key_of(relation: Relation) -> str:
     return "__".join(relation).replace(".", "#")
 
 
-def check_metadata(in_channels: Any, metadata: Any) -> tuple[dict[str, int], list[Relation]]:
-    """Return the features of each type of nodes, and the relations; or raise if they do not fit."""
+def check_typed(
+    in_channels: Any, out_channels: Any, heads: Any, metadata: Any
+) -> tuple[dict[str, int], list[Relation]]:
+    """Return the features of each type of nodes, and the relations; or raise if arguments do not fit."""
+    check_heads(heads, out_channels)
+    if out_channels % heads:
+        bad_value("heads", f"got {heads} for {out_channels} features; accepted: a divisor of out_channels")
     if not isinstance(metadata, (tuple, list)) or len(metadata) != 2 or not all(metadata):
         bad_type("metadata", metadata, "(types of nodes, relations), as HeteroData.metadata()")
     kinds, relations = list(metadata[0]), [tuple(relation) for relation in metadata[1]]

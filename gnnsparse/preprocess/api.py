@@ -158,13 +158,7 @@ def prepare(
     if (typed := read_typed(graph, num_nodes)) is not None:
         if num_cols is not None:
             bad_value("num_cols", "goes with a CSR pair only; a typed graph has its own shape")
-        operand = prepare(
-            typed.block_edges(), num_nodes=typed.block_size, values=values, edge_weight=edge_weight,
-            self_loop_weight=self_loop_weight, precision=precision, reorder=reorder,
-            reorder_options=reorder_options, format=format, panel=panel, format_options=format_options,
-            balance=balance, cache=cache, autotune=autotune,
-        )  # fmt: skip
-        return replace(typed, operand=operand)
+        graph, num_nodes = typed.block_edges(), typed.block_size
     precision = Precision.parse(precision)
     check_choice("reorder", reorder, REORDERINGS)
     check_choice("format", format, FORMAT_NAMES)
@@ -202,7 +196,8 @@ def prepare(
     _check_range(prepared.forward.given_values, precision)
     plans = PlanStore("" if store is None else recipe.key(source), store) if autotune else None
     prepared = replace(prepared, auto_format=format == "auto", plans=plans, balance=balance)
-    return SparseOperand.on(prepared, _device_of(source.arrays))
+    operand = SparseOperand.on(prepared, _device_of(source.arrays))
+    return operand if typed is None else replace(typed, operand=operand)
 
 
 def _check_range(values: torch.Tensor | None, precision: Precision) -> None:

@@ -101,3 +101,14 @@ def test_arguments_of_an_accelerated_hgt_layer_may_be_named() -> None:
     for out in (ours(**named), ours(data.x_dict, edge_index_dict=data.edge_index_dict)):
         close(out["paper"], theirs(**named)["paper"])
     assert len(interop.report(ours).accelerated) == 1
+
+
+def test_other_layers_have_no_arguments_of_such_names() -> None:
+    data = citations()
+    ours = interop.accelerate(pyg.SAGEConv(WIDTH, CLASSES), convert="always")
+    x, edges = data["paper"].x, data["paper", "cites", "paper"].edge_index
+    with pytest.raises(TypeError, match="x_dict"):
+        ours(x_dict=x, edge_index_dict=edges)
+    conv = interop.accelerate(pyg.GATConv(WIDTH, CLASSES), convert="always")
+    with pytest.raises(TypeError):
+        conv(x_dict=x, edge_index_dict=edges)
