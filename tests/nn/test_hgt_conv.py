@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -86,11 +87,12 @@ def test_same_numbers_as_pyg(number: int, kind: type, options: dict[str, Any]) -
     nodes, edges = graph(*GRAPHS[number])
     ours, theirs = layers(kind, **options)
     exactly = copy.deepcopy(theirs)
-    with in_float64(exactly):
-        exact = run(exactly, nodes, edges, torch.float64)
     got, plain = (run(layer, nodes, edges, torch.float32) for layer in (ours, theirs))
     assert len(ours(nodes, edges)) == len(theirs(nodes, edges))
-    assert_all_accurate(got, plain, exact, floor=128 * ROUNDING["fp32"])
+    # The gradient of a bias under a softmax cancels to 0: what is left depends on the order of the sum.
+    with in_float64(exactly):
+        exact = functools.partial(run, exactly, nodes, edges, torch.float64)
+        assert_all_accurate(got, plain, exact, floor=128 * ROUNDING["fp32"])
 
 
 @pytest.mark.parametrize("kind", [HGTConv, HANConv])
