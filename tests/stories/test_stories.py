@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.data_folder import data_folder
 from tests.docs.blocks import ROOT, Block, blocks_of
 from tests.stories.checks import STORIES
 from tests.stories.running import run_block
@@ -78,14 +77,6 @@ def test_story(story: Story, tmp_path: Path) -> None:
             pytest.skip(f"the package {package} is not installed")
     folder = tmp_path / "checkout"
     folder.mkdir()
-    if known.data:
-        shared = data_folder()
-        missing = [name for name in known.data if shared is None or not (shared / name).exists()]
-        if missing:
-            pytest.skip(f"there are no published files {', '.join(missing)}: see tests/data_folder.py")
-        assert shared is not None
-        (tmp_path / "shared").mkdir()
-        (tmp_path / "shared" / "data").symlink_to(shared.resolve())
     if known.given is not None:
         known.given(folder)
     for block in story.blocks:
