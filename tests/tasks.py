@@ -12,7 +12,15 @@ import pytest
 import torch
 
 from gnnsparse import SparseGraph
-from gnnsparse.data import EdgeDataset, NodeDataset, SequenceDataset, SequencePart
+from gnnsparse.data import (
+    EdgeDataset,
+    NodeDataset,
+    SequenceDataset,
+    SequencePart,
+    TypedLinkDataset,
+    TypedNodeDataset,
+)
+from gnnsparse.sparse.typed import TypedGraph
 from gnnsparse.train import (
     FitResult,
     FullGraphData,
@@ -167,3 +175,50 @@ def edge_dataset(nodes: int = 60, edges: int = 400) -> EdgeDataset:
     masks = [part == number for number in range(3)]
     graph = SparseGraph.from_edge_index(pairs[:, kind[pairs[0]] == kind[pairs[1]]], nodes)
     return EdgeDataset("edges", graph, x, pairs, y, *masks, 3)
+
+
+def typed_nodes(papers: int = 40, *, times: bool = False) -> TypedNodeDataset:
+    """Papers whose class only the features of their venue tell, beside authors without features.
+
+    Some papers cite themselves or one twice, the last author has no papers, and no edge is of "edits".
+    """
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (papers,), generator=generator)
+    venue = 3 * torch.randint(2, (papers,), generator=generator) + y
+    author = torch.randint(9, (2 * papers,), generator=generator)
+    cites = torch.randint(papers, (2, 4 * papers), generator=generator)
+    cites = torch.cat([cites, cites[:, :5]], dim=1)
+    paper = torch.arange(papers)
+    edges = {
+        ("venue", "publishes", "paper"): torch.stack([venue, paper]),
+        ("author", "writes", "paper"): torch.stack([author, paper.repeat(2)]),
+        ("paper", "written_by", "author"): torch.stack([paper.repeat(2), author]),
+        ("paper", "cites", "paper"): cites,
+        ("author", "edits", "venue"): torch.empty(2, 0, dtype=torch.int64),
+    }
+    graph = TypedGraph({"paper": papers, "author": 10, "venue": 6}, edges)
+    x = {
+        "paper": torch.randn(papers, 4, generator=generator),
+        "venue": torch.eye(3)[torch.arange(6) % 3],
+    }
+    train, val, test = (torch.arange(papers) % 4 == part for part in range(3))
+    when = {"paper": torch.arange(papers) // 2} if times else None
+    return TypedNodeDataset("papers", graph, x, "paper", y, train, val, test, num_classes=3, times=when)
+
+
+def typed_links(*, times: bool = False, **options: Any) -> TypedLinkDataset:
+    """Users who buy items of their own kind, of three, each edge of another time; items have features."""
+    generator = torch.Generator().manual_seed(0)
+    pairs = torch.cartesian_prod(torch.arange(20), torch.arange(15))
+    pairs = pairs[(pairs[:, 0] - pairs[:, 1]) % 3 == 0]
+    pairs = pairs[torch.randperm(len(pairs), generator=generator)]
+    train, val, test = pairs.split([len(pairs) - 30, 15, 15])
+    edges = {("user", "buys", "item"): train.T, ("item", "bought_by", "user"): train.T.flip(0)}
+    if times:
+        when = torch.arange(len(pairs)).split([len(pairs) - 30, 15, 15])
+        options["edge_times"] = dict.fromkeys(edges, when[0])  # those of both ways
+        options |= dict(zip(("train_times", "val_times", "test_times"), when, strict=True))
+    x = {"item": torch.randn(15, 4, generator=generator)}
+    graph = TypedGraph({"user": 20, "item": 15}, edges)
+    relation = ("user", "buys", "item")
+    return TypedLinkDataset("shop", graph, x, relation, train, val, test, **options)

@@ -44,6 +44,7 @@ from gnnsparse.data.large.tables import build_graph_of_tables
 from gnnsparse.data.long_range_arena import LISTOPS_TOKENS, load_listops, load_text_bytes
 from gnnsparse.data.matrix_files import load_matrix
 from gnnsparse.data.sources import DatasetUnavailableError, data_folder
+from gnnsparse.data.typed import TypedLinkDataset, TypedNodeDataset
 from gnnsparse.registry import discover
 
 __all__ = [
@@ -68,6 +69,8 @@ __all__ = [
     "SequenceDataset",
     "SequencePart",
     "StoredGraph",
+    "TypedLinkDataset",
+    "TypedNodeDataset",
     "block_diagonal",
     "build_graph",
     "build_graph_of_tables",

@@ -121,26 +121,19 @@ class EdgeFeatures:
         return {"edge_index": self.edge_index, "edge_attr": self.edge_attr, **weights}
 
 
-class _WithTargets:
-    """A data set with features of nodes and with targets, whatever the targets are of."""
+class WithTargets:
+    """A data set with targets, whatever they are of."""
 
-    graph: SparseGraph
-    x: torch.Tensor
     y: torch.Tensor
     train_mask: torch.Tensor
     val_mask: torch.Tensor
     test_mask: torch.Tensor
     num_classes: int
     metric: str
-    on_disk: bool = False
 
-    def _check_items(self, items: int) -> dict[str, torch.Tensor]:
-        """Check features and what the nodes or graphs, `items` of them, have; return their masks by name."""
+    def check_targets(self, items: int) -> dict[str, torch.Tensor]:
+        """Check the targets of `items` nodes, graphs or edges; return their masks by name."""
         check_choice("metric", self.metric, METRICS)
-        dtypes = (torch.float32, torch.float16) if self.on_disk else (torch.float32,)
-        check_tensor("x", self.x, dtypes=dtypes, shape=(self.num_nodes, None))
-        if not self.on_disk:  # who maps a file looks at it once
-            check_finite("x", self.x)
         if self.metric not in REGRESSION_METRICS:
             check_labels("y", self.y, items, self.num_classes, missing=True)
         else:
@@ -156,13 +149,47 @@ class _WithTargets:
             check_tensor(name, mask, dtypes=(torch.bool,), shape=(items,))
         return masks
 
+    def check_apart(self, items: int, what: str) -> None:
+        """Check targets as `check_targets` does, and that no item is in two of the masks."""
+        masks = self.check_targets(items)
+        if items and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
+            bad_value("test_mask", f"{what} is in two of the masks; accepted: masks without overlap")
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a node, or a graph, can have several labels."""
+        return self.y.dim() == 2 and not self.regression
+
+    @property
+    def regression(self) -> bool:
+        """Whether `y` are numbers to predict."""
+        return self.y.is_floating_point() and self.metric in REGRESSION_METRICS
+
+
+def check_text_names(name: str, names: Any, count: int) -> None:
+    """Raise unless `names` are a tuple of `count` texts, or None."""
+    if names is not None and (not isinstance(names, tuple) or len(names) != count):
+        bad_value(name, f"accepted: a tuple of {count} texts, or None")
+
+
+class _WithFeatures(WithTargets):
+    """A data set of one graph, or of many as one, with features of its nodes and with targets."""
+
+    graph: SparseGraph
+    x: torch.Tensor
+    on_disk: bool = False
+
+    def _check_features(self) -> None:
+        dtypes = (torch.float32, torch.float16) if self.on_disk else (torch.float32,)
+        check_tensor("x", self.x, dtypes=dtypes, shape=(self.num_nodes, None))
+        if not self.on_disk:  # who maps a file looks at it once
+            check_finite("x", self.x)
+
     def _check_names(self, ids: str, items: int) -> None:
         """Raise unless there are as many names as items, whose names are the attribute `ids`, and so on."""
         sizes = {ids: items, "class_names": self.num_classes, "feature_names": self.num_features}
         for name, count in sizes.items():
-            names = getattr(self, name)
-            if names is not None and (not isinstance(names, tuple) or len(names) != count):
-                bad_value(name, f"accepted: a tuple of {count} texts, or None")
+            check_text_names(name, getattr(self, name), count)
 
     def without_weights(self) -> Self:
         """Return the task with edges that have no weights, for a model that would ignore them."""
@@ -192,19 +219,9 @@ class _WithTargets:
         """F, the number of features of a node."""
         return self.x.shape[1]
 
-    @property
-    def multi_label(self) -> bool:
-        """Whether a node, or a graph, can have several labels."""
-        return self.y.dim() == 2 and not self.regression
-
-    @property
-    def regression(self) -> bool:
-        """Whether `y` are numbers to predict."""
-        return self.y.is_floating_point() and self.metric in REGRESSION_METRICS
-
 
 @dataclass(frozen=True, eq=False)
-class NodeDataset(_WithTargets):
+class NodeDataset(_WithFeatures):
     """Classification or regression of the nodes of one graph, with N nodes and F features.
 
     Attributes:
@@ -254,9 +271,8 @@ class NodeDataset(_WithTargets):
 
     def __post_init__(self) -> None:
         nodes = _check_square(self.graph)
-        masks = self._check_items(nodes)
-        if nodes and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
-            bad_value("test_mask", "a node is in two of the masks; accepted: masks without overlap")
+        self._check_features()
+        self.check_apart(nodes, "a node")
         self._check_names("node_ids", nodes)
 
 
@@ -267,7 +283,7 @@ def normalize_rows(x: torch.Tensor) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class GraphDataset(_WithTargets):
+class GraphDataset(_WithFeatures):
     """Classification or regression of G graphs, which have N nodes with F features together.
 
     Graph g has the nodes graph_ptr[g] to graph_ptr[g + 1] - 1, and no edge joins nodes of two graphs:
@@ -325,7 +341,8 @@ class GraphDataset(_WithTargets):
             bad_value(
                 "graph", f"has an edge from node {column} to node {row} of another graph; accepted: none"
             )
-        self._check_items(self.num_graphs)
+        self._check_features()
+        self.check_targets(self.num_graphs)
         self._check_names("graph_ids", self.num_graphs)
         if bool((self.train_mask & (self.val_mask | self.test_mask)).any()):
             bad_value("train_mask", "has a graph of another part; accepted: graphs that are in no other part")
@@ -354,7 +371,7 @@ def check_graph_ptr(graph_ptr: torch.Tensor, nodes: int) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeDataset(_WithTargets):
+class EdgeDataset(_WithFeatures):
     """Classification or regression of k edges of one graph, with N nodes and F features.
 
     Attributes:
@@ -400,9 +417,8 @@ class EdgeDataset(_WithTargets):
         check_tensor("edge_index", self.edge_index, dtypes=(torch.int64,), shape=(2, None))
         check_range("edge_index", self.edge_index.reshape(-1), nodes, "the number of nodes")
         edges = self.edge_index.shape[1]
-        masks = self._check_items(edges)
-        if edges and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
-            bad_value("test_mask", "an edge is in two of the masks; accepted: masks without overlap")
+        self._check_features()
+        self.check_apart(edges, "an edge")
         self._check_names("node_ids", nodes)
         if self.edge_attr is not None:
             check_tensor("edge_attr", self.edge_attr, dtypes=(torch.float32,), shape=(edges, None))
