@@ -112,3 +112,35 @@ def test_other_layers_have_no_arguments_of_such_names() -> None:
     conv = interop.accelerate(pyg.GATConv(WIDTH, CLASSES), convert="always")
     with pytest.raises(TypeError):
         conv(x_dict=x, edge_index_dict=edges)
+
+
+def test_an_accelerated_han_layer_is_one_launch() -> None:
+    """With weights of relations, types that no relation ends at, empty types, and sizes found in a call."""
+    relations = [("a", "to", "b"), ("b", "back", "a"), ("a", "self", "a"), ("c", "to", "b"), ("a", "of", "d")]
+    theirs = pyg.HANConv(-1, 6, (["a", "b", "c", "d"], relations), heads=2)
+    x = {kind: torch.randn(count, 5) for kind, count in {"a": 30, "b": 20, "c": 9, "d": 0}.items()}
+    torch.manual_seed(1)
+    index = {
+        relation: torch.stack([torch.randint(max(len(x[kind]), 1), (60,)) for kind in relation[::2]])
+        for relation in relations[:4]
+    }
+    index["a", "of", "d"] = index["a", "to", "b"][:, :0]
+    theirs(x, index)  # parameters get their sizes
+    ours = interop.accelerate(copy.deepcopy(theirs), convert="always")
+    with mock.patch("gnnsparse.nn.edges.graph_attention", wraps=gnnsparse.graph_attention) as launched:
+        found = ours(x, index, return_semantic_attention_weights=True)
+    assert launched.call_count == 1
+    for got, want in zip(found, theirs(x, index, return_semantic_attention_weights=True), strict=True):
+        assert list(got) == list(want)
+        for kind, value in want.items():
+            assert (value is None) == (got[kind] is None)
+            if value is not None:
+                close(got[kind], value)
+    ours.dropout = 0.5
+    assert not torch.equal(ours(x, index)["a"], ours(x, index)["a"])
+    sparse = {relation: torch.eye(30).to_sparse() for relation in [("a", "self", "a")]}
+    ours.eval()
+    close(ours(x, sparse)["a"], theirs(x, sparse)["a"])
+    (row,) = interop.report(ours).rows
+    assert row.calls == {"graph_attention, fp32": 3}
+    assert any("the adjacency is" in why for why in row.fallbacks), row.fallbacks

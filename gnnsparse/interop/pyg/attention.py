@@ -33,7 +33,17 @@ from gnnsparse.interop.pyg.aggregate import (
 )
 from gnnsparse.interop.pyg.edge_aggregate import reductions_in
 from gnnsparse.interop.pyg.graphs import check_eager, memo, raw
-from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, HGTConv, PNAConv, RGATConv, RGCNConv, TransformerConv
+from gnnsparse.nn import (
+    AGNNConv,
+    GATConv,
+    GATv2Conv,
+    HANConv,
+    HGTConv,
+    PNAConv,
+    RGATConv,
+    RGCNConv,
+    TransformerConv,
+)
 from gnnsparse.nn.adjacency import Recipe, with_types
 from gnnsparse.nn.edges import EdgeRecipe, joined
 from gnnsparse.nn.edges import attend as attended
@@ -63,9 +73,12 @@ class _Memo:
         by = self.state.settings
         return graph.adjacency(edges, recipe, size, False, self.width, by, self.overhead).adjacency
 
-    def typed(self, num_nodes: dict[str, int], edges: dict[Relation, Any], recipe: Recipe, _: bool) -> Any:
-        size = sum(num_nodes[relation[0]] for relation in edges), sum(num_nodes.values())
-        return self.adjacency(size, _block_edges(num_nodes, edges), recipe)
+    def typed(
+        self, num_nodes: dict[str, int], edges: dict[Relation, Any], recipe: Recipe, by_relation: bool
+    ) -> Any:
+        targets = [num_nodes[relation[2]] for relation in edges] if by_relation else num_nodes.values()
+        size = sum(num_nodes[relation[0]] for relation in edges), sum(targets)
+        return self.adjacency(size, _block_edges(num_nodes, edges, by_relation), recipe)
 
     def resolve(self, size: tuple[int, int], edges: Any, weight: Any, recipe: Recipe) -> tuple[Any, Any]:
         made = self.adjacency(size, edges, recipe)
@@ -78,18 +91,20 @@ class _Joining:
 
     num_nodes: tuple[tuple[str, int], ...]
     relations: tuple[Relation, ...]
+    by_relation: bool
 
     def __call__(self, *edges: torch.Tensor) -> torch.Tensor:
-        return TypedGraph(dict(self.num_nodes), dict(zip(self.relations, edges, strict=True))).block_edges()
+        graph = TypedGraph(dict(self.num_nodes), dict(zip(self.relations, edges, strict=True)))
+        return graph.block_edges(self.by_relation)
 
 
-def _block_edges(num_nodes: dict[str, int], edges: dict[Relation, Any]) -> torch.Tensor:
+def _block_edges(num_nodes: dict[str, int], edges: dict[Relation, Any], by_relation: bool) -> torch.Tensor:
     """Return `TypedGraph.block_edges`, the same tensor as long as those of the relations are unchanged."""
     for given in edges.values():
         if type(given) is not torch.Tensor or given.layout != torch.strided:
             raise FallbackError(f"the adjacency is a {type(given).__name__}")
     first, *others = edges.values()
-    joining = _Joining(tuple(num_nodes.items()), tuple(edges))
+    joining = _Joining(tuple(num_nodes.items()), tuple(edges), by_relation)
     joined: torch.Tensor = memo.graph(first).result(joining, first, *others)
     return joined
 
@@ -103,6 +118,27 @@ class _StandIn:
     _linear = Linear
     #: Names of the linear maps of sources and of targets.
     _maps = ("lin_l", "lin_r")
+    #: What the names of `x` and `edge_index` end with among the arguments of `forward`.
+    suffix = ""
+
+    @staticmethod
+    def read(x: Any, edges: Any) -> tuple[Any, Any]:
+        """Return the edges of all that a call computes, and the features whose dtype it has."""
+        return edges, x[0] if isinstance(x, (tuple, list)) else x
+
+    @staticmethod
+    def linear_maps(layer: Any) -> dict[str, Any]:
+        """Return the linear maps of a layer, by their names."""
+        return {
+            name: module
+            for name, module in layer._modules.items()
+            if module is not None and name.startswith(("lin", "res"))
+        }
+
+    @staticmethod
+    def width(layer: Any, features: torch.Tensor) -> int:
+        """Return how many numbers of a source are gathered for an edge."""
+        return int(layer.out_channels * getattr(layer, "heads", 1))
 
     @property
     def _channels(self) -> tuple[int, int]:
@@ -119,12 +155,54 @@ class _Gat(_StandIn, GATConv):  # type: ignore[misc, override]
 class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
     _maps = ("lin_key", "lin_query")
 
+    @staticmethod
+    def width(layer: Any, features: torch.Tensor) -> int:
+        return int(features.shape[-1] * layer.heads)
+
+
+class _Agnn(_StandIn, AGNNConv):  # type: ignore[misc]
+    @staticmethod
+    def width(layer: Any, features: torch.Tensor) -> int:
+        return features.shape[-1]
+
 
 class _Rgat(_StandIn, RGATConv):  # type: ignore[misc]
     """PyG's layer has all its attributes."""
 
 
-class _Hgt(_StandIn, HGTConv):  # type: ignore[misc]
+class _Typed(_StandIn):
+    """A layer that takes features by the type of nodes, and edges by relation."""
+
+    __slots__ = ()
+    suffix = "_dict"
+    _by_relation = False
+
+    @classmethod
+    def read(cls, x: Any, edges: Any) -> tuple[Any, Any]:
+        if not (isinstance(x, dict) and isinstance(edges, dict) and x and edges):
+            raise FallbackError("features or edges are no dicts, or there are none")
+        counts = {of: len(nodes) for of, nodes in x.items()}
+        return _block_edges(counts, edges, cls._by_relation), next(iter(x.values()))
+
+    @staticmethod
+    def width(layer: Any, features: torch.Tensor) -> int:
+        return int(layer.out_channels)  # of all heads
+
+
+class _Han(_Typed, HANConv):  # type: ignore[misc]
+    _by_relation = True
+
+    @staticmethod
+    def linear_maps(layer: Any) -> dict[str, Any]:
+        return {f"proj.{kind}": linear for kind, linear in layer.proj.items()}
+
+
+class _Hgt(_Typed, HGTConv):  # type: ignore[misc]
+    @staticmethod
+    def linear_maps(layer: Any) -> dict[str, Any]:
+        dicts = {name: m for name, m in layer._modules.items() if isinstance(m, HeteroDictLinear)}
+        return {f"{name}.{kind}": linear for name, m in dicts.items() for kind, linear in m.lins.items()}
+
     def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
         if any(is_watched(self._modules[name]) for name in ("kqv_lin", "out_lin", "k_rel", "v_rel")):  # type: ignore[arg-type]
             raise FallbackError("its linear maps have hooks")
@@ -214,7 +292,7 @@ def unsuitable_whole(layer: Any, kind: type) -> str | None:
         return "a method was replaced in this layer"
     if "parametrizations" in layer._modules:
         return "its parameters are computed (torch.nn.utils.parametrize)"
-    for name, linear in _linear_maps(layer).items():
+    for name, linear in FUSED[kind].stand_in.linear_maps(layer).items():
         # Without sizes it has a hook that gives it some. A weight that is computed is not asked for.
         has_sizes = type(linear._parameters.get("weight")) is not UninitializedParameter
         if has_sizes and not is_plain_linear(linear, Linear):
@@ -225,26 +303,14 @@ def unsuitable_whole(layer: Any, kind: type) -> str | None:
     return why
 
 
-def _linear_maps(layer: Any) -> dict[str, Any]:
-    maps = {name: module for name, module in layer._modules.items() if name.startswith(("lin", "res"))}
-    for name, module in layer._modules.items():
-        if isinstance(module, HeteroDictLinear):
-            maps |= {f"{name}.{kind}": linear for kind, linear in module.lins.items()}
-    return {name: module for name, module in maps.items() if module is not None}
-
-
 def attend(
     layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
 ) -> Any:
     """Compute `forward` of a layer that computes what PyG's class `kind` does; NOTHING: it is left to PyG."""
     try:
         check_eager()
-        joined, features = edges, x[0] if isinstance(x, (tuple, list)) else x
-        if kind is conv.HGTConv:
-            if not (isinstance(x, dict) and isinstance(edges, dict) and x and edges):
-                raise FallbackError("features or edges are no dicts, or there are none")
-            joined = _block_edges({of: len(nodes) for of, nodes in x.items()}, edges)
-            features = next(iter(x.values()))
+        stand_in, _, runs_on, gathers, overhead, *_ = FUSED[kind]
+        joined, features = stand_in.read(x, edges)
         if state.settings.convert == "auto":
             memo.check(joined)
         if (why := watched(layer, joined) or unsuitable_whole(layer, kind)) is not None:
@@ -254,16 +320,13 @@ def attend(
             raise FallbackError("weights are returned with an EdgeIndex")
         if features is None or (isinstance(features, torch.Tensor) and not features.is_floating_point()):
             features = layer._parameters.get("weight", features)  # its rows are then those of nodes
-        if any(type(m.weight) is UninitializedParameter for m in _linear_maps(layer).values()):
+        if any(type(m.weight) is UninitializedParameter for m in stand_in.linear_maps(layer).values()):
             raise FallbackError("its parameters have no sizes yet")
         if not isinstance(features, torch.Tensor) or features.dtype not in PRECISIONS:
             raise FallbackError(f"features of dtype {getattr(features, 'dtype', None)}")
         precision, _ = precision_of(state.settings.precision, features)
-        width = features.shape[-1] if kind in (conv.TransformerConv, conv.AGNNConv) else layer.out_channels
-        stand_in, _, runs_on, gathers, overhead, *_ = FUSED[kind]
         standing: Any = object.__new__(stand_in)
-        heads = 1 if kind is conv.HGTConv else getattr(layer, "heads", 1)
-        found = _Memo(state, gathers * width * heads, overhead)
+        found = _Memo(state, gathers * stand_in.width(layer, features), overhead)
         for name, value in ("__dict__", layer.__dict__), ("precision", precision), ("_memo", found):
             object.__setattr__(standing, name, value)  # a module looks for parameters among its attributes
         out = stand_in.forward(standing, x, edges, *arguments, **options)
@@ -413,7 +476,8 @@ FUSED: dict[type, Fused] = {
     conv.GATConv: Fused(_Gat, _gat),
     conv.GATv2Conv: Fused(type("_Gatv2", (_StandIn, GATv2Conv), {}), _gatv2),
     conv.TransformerConv: Fused(_Transformer, _transformer),
-    conv.AGNNConv: Fused(type("_Agnn", (_StandIn, AGNNConv), {}), _agnn),
+    conv.AGNNConv: Fused(_Agnn, _agnn),
+    conv.HANConv: Fused(_Han, None, overhead=300.0),
     conv.HGTConv: Fused(_Hgt, None, overhead=300.0),
     conv.RGATConv: Fused(_Rgat, lambda *_: None, "spmm", overhead=600.0, steps=steps_of(conv.RGATConv)),
     # Its networks of edges are compiled by `propagate`.

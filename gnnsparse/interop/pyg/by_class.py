@@ -26,7 +26,7 @@ from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.nn.edges import EdgeRecipe, Edges, log_counts
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.nn.rgcn_conv import GATHER
-from gnnsparse.ops import aggregate_edges, edge_softmax, graph_attention, sddmm, spmm
+from gnnsparse.ops import aggregate_edges, edge_softmax, sddmm, spmm
 from gnnsparse.ops.attention.edges import summed_from_coo
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.ops.segments import row_sums
@@ -63,21 +63,6 @@ class Call:
         (reduce,) = reductions_of(self.layer.aggr_module).names  # type: ignore[union-attr]
         made = self.made(Aggregation(reduce, self.precision), width, weighted=True)
         return made.adjacency.operand, made.values
-
-    @property
-    def dropout(self) -> float:
-        """The fraction of attention that the layer drops now."""
-        return self.layer.dropout if self.layer.training else 0.0
-
-
-def _han(call: Call, x: Any, alpha: Any) -> torch.Tensor:
-    (sources, _), (of_sources, of_targets) = x, alpha
-    edges = call.to_attend(sources[0].numel())
-    out: torch.Tensor = graph_attention(
-        edges.operand, of_targets, of_sources, sources, score="additive", bias=edges.log_counts,
-        negative_slope=call.layer.negative_slope, edge_order="operand", dropout_p=call.dropout,
-    )  # fmt: skip
-    return out.flatten(1)
 
 
 def _sums_of_pairs(operand: SparseOperand, targets: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
@@ -223,7 +208,7 @@ class Computed(NamedTuple):
     """
 
     compute: Callable[..., torch.Tensor]
-    runs_on: str = "graph_attention"
+    runs_on: str = "spmm"
     methods: tuple[str, ...] = ("message",)
     modules: tuple[tuple[str, tuple[type, ...]], ...] = ()
     reductions: tuple[str, ...] = ("sum",)
@@ -232,20 +217,16 @@ class Computed(NamedTuple):
 
 _LINEAR = torch.nn.Linear, Linear
 COMPUTED: dict[type, Computed] = {
-    conv.HANConv: Computed(_han),
-    conv.SuperGATConv: Computed(_supergat, "spmm", ("message", "get_attention"), overhead=600.0),
+    conv.SuperGATConv: Computed(_supergat, methods=("message", "get_attention"), overhead=600.0),
     conv.HEATConv: Computed(
         _heat,
-        "spmm",
         modules=tuple((name, _LINEAR) for name in ("edge_attr_emb", "att", "lin")),
         overhead=1000.0,
     ),
-    conv.GMMConv: Computed(_gmm, "spmm", reductions=("sum", "mean"), overhead=300.0),
-    conv.NNConv: Computed(
-        _nn, "spmm", modules=(("nn", _LINEAR),), reductions=("sum", "mean"), overhead=300.0
-    ),
-    conv.DNAConv: Computed(_dna, "spmm", modules=(("multi_head", (MultiHead,)),), overhead=100.0),
-    conv.EGConv: Computed(_eg, "spmm", overhead=100.0),
+    conv.GMMConv: Computed(_gmm, reductions=("sum", "mean"), overhead=300.0),
+    conv.NNConv: Computed(_nn, modules=(("nn", _LINEAR),), reductions=("sum", "mean"), overhead=300.0),
+    conv.DNAConv: Computed(_dna, modules=(("multi_head", (MultiHead,)),), overhead=100.0),
+    conv.EGConv: Computed(_eg, overhead=100.0),
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import UninitializedParameter
-from torch_geometric.nn import MessagePassing, conv
+from torch_geometric.nn import MessagePassing
 
 from gnnsparse.errors import check_choice, check_flag
 from gnnsparse.interop.models import Model, check_model, give_class_back, log
@@ -208,8 +208,8 @@ def _attended(
     def split(x: Any, edge_index: Any, *rest: Any, **more: Any) -> tuple[Any, ...]:
         return x, edge_index, rest, more
 
-    if kind is conv.HGTConv:
-        options = {name.removesuffix("_dict"): value for name, value in options.items()}
+    suffix = FUSED[kind].stand_in.suffix
+    options = {name.removesuffix(suffix): value for name, value in options.items()}
     return run(layer, kind, layer._gnnsparse, *split(*arguments, **options))
 
 
