@@ -64,7 +64,7 @@ class TypedEdgesRecipe(Recipe):
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> _TypedEdges:
         """See Recipe."""
         source, target, kind = edge_index
-        recipe = RelationRecipe(self.relations, False, False, self.precision, self.preparation)
+        recipe = RelationRecipe(self.relations, False, "auto", self.precision, self.preparation)
         sums = recipe.make(edge_index, size, weighted)  # which checks the numbers
         exact, count = replace(self, precision=Precision.FP32, preparation=Preparation()), self.relations
         rows, edges = target * count + kind, len(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,23 +24,27 @@ _INTEGERS = (torch.int64, torch.int32)
 
 #: Multiplications of a dense product that take as long as one of a sparse product, about, on CPUs and GPUs.
 GATHER = 32
-#: How much less than all pairs of a source and a relation edges begin at, for products of these pairs alone.
+#: How many times fewer rows the dense factor must have for its rows to be gathered from those of the sources.
 _FEW = 4
+#: How many times fewer rows it must have for a dense product of each range of sources in place of one of all.
+_FEWER = 1.25
 
 
 @dataclass(frozen=True)
 class RelationRecipe(Recipe):
     """How the operand of edges of several types is made; it gets int64 [3, edges], the types below.
 
-    Its dense factor has a row for each source and relation, those of a source together; or if edges begin at
-    few of these pairs, a row for each of them, those of a relation together; or, `by_bases`, a row for each
-    source, and the coefficients of the bases are edge values. `mean`: weights are 1 / (edges of a type at a
-    target).
+    Its dense factor has a row for each source and relation, those of a source together. Where the nodes of a
+    type have consecutive numbers, relations begin in ranges of the sources that are apart: then it has only
+    the rows of each range and of the relations that begin there. If edges begin at few of these pairs, it has
+    a row for each of them, those of a relation together. `form`: "auto"; "all": of all pairs; "bases": it has
+    a row for each source, and the coefficients of the bases are edge values. `mean`: weights are 1 / (edges
+    of a type at a target).
     """
 
     relations: int
     mean: bool
-    by_bases: bool
+    form: str
     precision: Precision
     preparation: Preparation | None = None
 
@@ -56,35 +61,111 @@ class RelationRecipe(Recipe):
         if self.mean:
             _, which, count = (target * self.relations + kind).unique(return_inverse=True, return_counts=True)
             share = count.float().reciprocal()[which]
-        if self.by_bases:
+        if self.form == "bases":
             operand = self.prepare(torch.stack([source, target]), size)
             # The value of a nonzero is the sum of share * comp[kind] over its edges: a sparse product too, so
             # that its gradient has the same bits in every run.
             slots = torch.stack([kind, order_of(operand).nonzero_of])
             return Relations(operand, kinds=exact.prepare(slots, (self.relations, operand.nnz), share))
+        whole = Ranges([(0, size[0])], None, [self.relations])
+        ranges = whole if self.form == "all" else _ranges_of(source, kind, size[0], self.relations)
+        if ranges.rows * _FEWER >= whole.rows:
+            ranges = whole
         pairs, place = (kind * size[0] + source).unique(return_inverse=True)
-        if len(pairs) * _FEW < size[0] * self.relations:
+        if self.form == "auto" and len(pairs) * _FEW <= ranges.rows:
             operand = self.prepare(torch.stack([place, target]), (len(pairs), size[1]), share)
             kind, source = pairs // size[0], pairs % size[0]
             rows = torch.arange(len(pairs), device=pairs.device, dtype=torch.int64)
             select = exact.prepare(torch.stack([source, rows]), (size[0], len(pairs)))
             counts = torch.bincount(kind, minlength=self.relations).tolist()
-            return Relations(operand, None, (kind, source), select, counts)
-        edges = torch.stack([source * self.relations + kind, target])
-        return Relations(self.prepare(edges, (size[0] * self.relations, size[1]), share))
+            return Relations(operand, None, None, (kind, source), select, counts)
+        edges = torch.stack([ranges.rows_of(source, kind, self.relations), target])
+        return Relations(self.prepare(edges, (ranges.rows, size[1]), share), None, ranges)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Ranges of the sources, in their order and apart, and the relations that begin in each.
+
+    `ends` are the first source of each range and the one behind the last; `relations` int64 those of all
+    ranges in turn, so many of each in `counts`; None: all relations, in one range.
+    """
+
+    ends: list[tuple[int, int]]
+    relations: torch.Tensor | None
+    counts: list[int]
+
+    @property
+    def rows(self) -> int:
+        """How many pairs of a source and a relation there are."""
+        return sum((end - start) * count for (start, end), count in zip(self.ends, self.counts, strict=True))
+
+    def rows_of(self, source: torch.Tensor, kind: torch.Tensor, relations: int) -> torch.Tensor:
+        """Return the numbers of pairs, int64 [edges]: by range, then by source."""
+        if self.relations is None:
+            return source * relations + kind
+        numbers = torch.empty((3, relations), dtype=torch.int64, device=source.device)
+        first = 0
+        for own, (start, end), count in zip(
+            self.relations.split(self.counts), self.ends, self.counts, strict=True
+        ):
+            numbers[0, own] = torch.arange(count, dtype=torch.int64, device=own.device) + first
+            numbers[1, own], numbers[2, own] = start, count
+            first += (end - start) * count
+        first_row, start_of, step = numbers[:, kind]
+        return first_row + (source - start_of) * step
+
+    def products(self, x: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
+        """Return the products of the pairs, [rows, out], of nodes and matrices as of `mapped`."""
+        own = (
+            [weight] if self.relations is None else weight.index_select(0, self.relations).split(self.counts)
+        )
+        if x is None:
+            parts = [mapped(None, w[:, start:end]) for w, (start, end) in zip(own, self.ends, strict=True)]
+        elif self.relations is None:
+            parts = [mapped(x, weight)]
+        else:  # one operation, whose gradient is not a sum of arrays in the size of x
+            bounds = [0, *(bound for ends in self.ends for bound in ends), len(x)]
+            split = x.split([b - a for a, b in itertools.pairwise(bounds)])[1::2]
+            parts = [mapped(of_range, w) for of_range, w in zip(split, own, strict=True)]
+        rows = [part.reshape(-1, part.shape[1] // len(w)) for part, w in zip(parts, own, strict=True)]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _ranges_of(source: torch.Tensor, kind: torch.Tensor, sources: int, relations: int) -> Ranges:
+    """Return the ranges in which edges begin, those of relations whose ranges overlap made one."""
+    ends = torch.empty((2, relations), dtype=torch.int64, device=source.device)
+    ends[0].fill_(sources).scatter_reduce_(0, kind, source, "amin")
+    ends[1].fill_(-1).scatter_reduce_(0, kind, source, "amax")
+    found: list[tuple[int, int, list[int]]] = []
+    for first, last, number in sorted(zip(*ends.tolist(), range(relations), strict=True)):
+        if last < 0:
+            break  # no edge, like those behind it
+        if found and first < found[-1][1]:
+            start, end, own = found.pop()
+            found.append((start, max(end, last + 1), [*own, number]))
+        else:
+            found.append((first, last + 1, [number]))
+    order = [number for *_, own in found for number in own]
+    return Ranges(
+        [(start, end) for start, end, _ in found],
+        torch.tensor(order, dtype=torch.int64, device=source.device),
+        [len(own) for *_, own in found],
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Relations:
     """The operand of a RelationRecipe, [targets, rows of its dense factor].
 
-    `kinds` [nonzeros, relations] makes edge values of the coefficients of bases. Where rows are of few pairs,
-    `pairs` are the relation and the source of each, which `select` [rows, sources] takes, and relations have
-    so many rows each in `counts`.
+    `kinds` [nonzeros, relations] makes edge values of the coefficients of bases. Rows are those of `ranges`;
+    or they are of few pairs: `pairs` are the relation and the source of each, which `select` [rows, sources]
+    takes, and relations have so many rows each in `counts`.
     """
 
     operand: SparseOperand
     kinds: SparseOperand | None = None
+    ranges: Ranges | None = None
     pairs: tuple[torch.Tensor, torch.Tensor] | None = None
     select: SparseOperand | None = None
     counts: list[int] | None = None
@@ -201,8 +282,8 @@ class RGCNConv(GraphLayer):
         )
         check_typed_edges(adj, edge_type)
         precision = self.precision or Precision.FP32
-        by_bases = self._is_by_bases(sources, size[0], adj.shape[1])
-        recipe = RelationRecipe(self.num_relations, self._is_mean, by_bases, precision)
+        form = "bases" if self._is_by_bases(sources, size[0], adj.shape[1]) else "auto"
+        recipe = RelationRecipe(self.num_relations, self._is_mean, form, precision)
         made = self._memo.adjacency(size, adj, recipe, edge_type)
         return self._with_root(self._of_neighbours(sources, made), targets)
 
@@ -295,13 +376,12 @@ def check_typed_edges(adj: Any, edge_type: Any) -> None:
 
 def products_of(x: torch.Tensor | None, weight: torch.Tensor, made: Relations) -> torch.Tensor:
     """Return the rows [rows, out] of the dense factor of relations, whose matrices are as of `mapped`."""
-    if made.pairs is None:
-        found = mapped(x, weight)
-        return found.reshape(-1, found.shape[1] // len(weight))
+    if made.ranges is not None:
+        return made.ranges.products(x, weight)
     if x is not None and x.is_floating_point():
         rows = spmm(made.select, x).split(made.counts)  # type: ignore[arg-type]
         return torch.cat([mapped(of, w[None]) for of, w in zip(rows, weight, strict=True)])
-    kind, place = made.pairs
+    kind, place = made.pairs  # type: ignore[misc]
     place = place if x is None else x.long()[place]
     return F.embedding(kind * weight.shape[1] + place, weight.flatten(0, 1))
 

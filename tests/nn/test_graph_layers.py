@@ -434,6 +434,16 @@ def test_the_product_of_relations(
     assert entry.adjacency.operand.shape == (NODES, columns or pairs)
 
 
+def test_a_product_of_ranges_of_the_nodes() -> None:
+    """Two relations begin at the first 10 nodes, one at the last 30, of which some have no edge."""
+    layer, index, types = RGCNConv(40, 4, 4), edges()[:, :90], torch.arange(90) % 3
+    index[0] = torch.where(types == 1, index[0] % (NODES - 12) + 10, index[0] % 10)
+    index[0, :6] = torch.tensor([0, 10, 9, 9, NODES - 3, 0])
+    out = layer(torch.randn(NODES, 40), index, types)
+    assert out.shape == (NODES, 4)
+    assert layer._memo._entry.adjacency.operand.shape == (NODES, 2 * 10 + NODES - 12)
+
+
 def test_gradient_of_weights_where_a_degree_is_zero() -> None:
     """PyG's is NaN there: the derivative of d^-1/2 at 0."""
     index, weight = edges(), torch.zeros(120)

@@ -225,15 +225,15 @@ MATRICES = st.sampled_from([{}, {"num_bases": 1}, {"num_bases": 3}, {"num_blocks
 
 
 @given(
-    size=SIZES, relations=st.sampled_from([1, 4, 40]), matrices=MATRICES, by_bases=FLAG,
+    size=SIZES, relations=st.sampled_from([1, 4, 40]), matrices=MATRICES, by_bases=FLAG, by_ranges=FLAG,
     aggr=st.sampled_from(["mean", "add"]), nodes=st.sampled_from(["features", "places", "none"]),
     root_weight=FLAG, bias=FLAG, seed=SEED,
 )  # fmt: skip
 def test_rgcn(
-    size: tuple[int, int], relations: int, matrices: dict[str, int], by_bases: bool, aggr: str, nodes: str,
-    root_weight: bool, bias: bool, seed: int,
+    size: tuple[int, int], relations: int, matrices: dict[str, int], by_bases: bool, by_ranges: bool,
+    aggr: str, nodes: str, root_weight: bool, bias: bool, seed: int,
 ) -> None:  # fmt: skip
-    """Of many relations few nodes have edges; one has none."""
+    """Of many relations few nodes have edges; one has none. Relations may begin in ranges of the nodes."""
     torch.manual_seed(seed)
     assume(nodes == "features" or "num_blocks" not in matrices)
     assume(nodes != "none" or size == SQUARE)
@@ -244,6 +244,9 @@ def test_rgcn(
     kinds = torch.randint(0, relations, index.shape[1:])
     kinds[kinds == 1] = 0
     kinds[-40:] = kinds[-1]  # repeats of edges of one type, and of others
+    if by_ranges:
+        third = size[0] // 3
+        index[0] = index[0] % third + kinds % 3 * third
     given = features(size, widths)
     if nodes == "places":
         given = [torch.randint(0, width, (count,)) for count, width in zip(size, widths, strict=True)]

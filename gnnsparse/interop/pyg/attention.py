@@ -563,18 +563,17 @@ register(f"pyg_attention_grad(Tensor grad, {_ARGUMENTS}, bool[] needs) -> Tensor
 def _relations(
     edges: torch.Tensor, types: torch.Tensor, sources: int, targets: int, relations: int, mean: bool,
     precision: str,
-) -> tuple[SparseOperand, torch.Tensor | None]:  # fmt: skip
-    """Return the operand of edges with types, and which rows of a product it takes; None: all."""
+) -> SparseOperand:  # fmt: skip
+    """Return the operand of edges with types, whose dense factor has a row for each source and relation."""
     known = memo.known(edges)
     typed = with_types(edges, types) if known is None else known.result(with_types, edges, types)
-    recipe = RelationRecipe(relations, mean, False, Precision.parse(precision))
-    made = memo.adjacency(typed, recipe, (sources, targets), False)
-    return made.operand, None if made.pairs is None else made.pairs[1] * relations + made.pairs[0]
+    recipe = RelationRecipe(relations, mean, "all", Precision.parse(precision))
+    made: SparseOperand = memo.adjacency(typed, recipe, (sources, targets), False).operand
+    return made
 
 
 def _run_related(product: torch.Tensor, edges: torch.Tensor, types: torch.Tensor, *how: Any) -> torch.Tensor:
-    operand, rows = _relations(edges, types, *how)
-    return spmm(operand, product if rows is None else product.index_select(0, rows))
+    return spmm(_relations(edges, types, *how), product)
 
 
 def _fake_related(product: torch.Tensor, edges: torch.Tensor, types: torch.Tensor, *how: Any) -> torch.Tensor:
@@ -584,11 +583,7 @@ def _fake_related(product: torch.Tensor, edges: torch.Tensor, types: torch.Tenso
 def _run_related_grad(
     grad: torch.Tensor, edges: torch.Tensor, types: torch.Tensor, *how: Any
 ) -> torch.Tensor:
-    operand, rows = _relations(edges, types, *how)
-    found = spmm(operand.unquantized.T, grad.contiguous())
-    if rows is None:
-        return found
-    return found.new_zeros((how[0] * how[2], found.shape[1])).index_copy(0, rows, found)
+    return spmm(_relations(edges, types, *how).unquantized.T, grad.contiguous())
 
 
 def _fake_related_grad(grad: torch.Tensor, *arguments: Any) -> torch.Tensor:
