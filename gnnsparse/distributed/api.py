@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gnnsparse.distributed.cost import Rates, choose_way, known_rates
 from gnnsparse.distributed.exchange import FeatureExchange, gather_ranks
-from gnnsparse.distributed.names import PARTITIONS, WAYS
+from gnnsparse.distributed.names import PARTITIONS, WAYS, WIRES
 from gnnsparse.distributed.operand import DistributedOperand
 from gnnsparse.distributed.operations import FeatureOperations, RowOperations
 from gnnsparse.distributed.partition import Partition
@@ -81,6 +81,7 @@ def distribute(
     width: int = 128,
     chunks: int | None = None,
     split: bool | None = None,
+    wire: str = "auto",
     rates: Rates | None = None,
     trial: Callable[[SparseOperand], object] | None = None,
     cache: bool | str | os.PathLike[str] = True,
@@ -112,6 +113,9 @@ def distribute(
             128 bytes.
         split: whether own columns are multiplied while features travel, in a product of their own to which
             that of the other columns is added; False: all columns in one product; None: the model chooses.
+        wire: what features of other processes travel as: "auto": as products round them; "int8": as integers
+            of 8 bits with a scale for each row (and chunk), whose error is at most 1/254 of the row's largest
+            magnitude. Own features and gradients are not rounded. It needs rows: "auto" takes no "features".
         rates: rates of the machine; None: those that are stored for the backend.
         trial: what the operand is for, a function that calls a model on the CPU with an operand A of a few
             nodes, as in `lambda A: model(torch.zeros(A.shape[0], 16), A)`: "auto" leaves out what the model
@@ -138,6 +142,9 @@ def distribute(
         )
     check_choice("way", way, ("auto", *WAYS))
     check_choice("parts", parts, PARTITIONS)
+    packs = check_choice("wire", wire, WIRES) == "int8"
+    if packs and way == "features":
+        bad_value("wire", "got 'int8' with way='features'; accepted: 'auto', or way='halo' or 'gather'")
     check_choice("format", format, FORMAT_NAMES)
     check_precision(format, precision)
     check_integer("width", width)
@@ -169,11 +176,13 @@ def distribute(
         content = content_of(made, recipe)
         # With other options that decide what travels, processes would wait for each other for ever. What the
         # rates are about may name the device of a rank.
-        widths, ways, left_out = _asked(way, width, trial, recipe, made, precision)
-        options = (way, precision.value, widths, ways, chunks, split, replace(rates, about=""))
+        widths, ways, left_out = _asked(way, width, trial, recipe, made, precision, packs)
+        options = (way, precision.value, widths, ways, chunks, split, wire, replace(rates, about=""))
         if _differ(fingerprint([], content, options), device, group):
             bad_value("graph", "differs between the processes, or their options do; accepted: equal ones")
-        choose = functools.partial(choose_way, width=widths, itemsize=precision.storage.itemsize, rates=rates)
+        choose = functools.partial(
+            choose_way, width=widths, itemsize=precision.storage.itemsize, rates=rates, packs=packs
+        )
         choice = None
         if way != "features":
             store = None if cache is False else GraphCache(None if cache is True else cache)
@@ -188,7 +197,7 @@ def distribute(
             if choice.way != "features":
                 given: dict[str, Any] = {"chunks": chunks, "split": split}
                 choice = replace(choice, **{name: one for name, one in given.items() if one is not None})
-                rows = RowOperations(shard, choice, precision, format, device, group)
+                rows = RowOperations(shard, choice, precision, format, device, group, packs)
                 return DistributedOperand(
                     shard.facts, shard.nodes, rows, precision, device, choice, cache_hit=hit
                 )
@@ -214,7 +223,7 @@ def distribute(
 
 def _asked(
     way: str, width: int, trial: Callable[[SparseOperand], object] | None, recipe: ShardRecipe,
-    graph: SparseGraph, precision: Precision,
+    graph: SparseGraph, precision: Precision, packs: bool,
 ) -> tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]:  # fmt: skip
     """Return the features of each product, the ways to compare, and reasons for what is left out."""
     if way != "auto":
@@ -227,9 +236,10 @@ def _asked(
     )  # fmt: skip
     # A model that multiplies nothing by the matrix, or that can't be tried, has products of some width.
     widths = tuple(one for one in found.widths if one) or (width,)
-    if found.obstacle is None:
+    obstacle = "rows alone travel in 8 bits" if packs else found.obstacle
+    if obstacle is None:
         return widths, WAYS, ()
-    return widths, _BY_ROWS, (f"features: left out: {found.obstacle}",)
+    return widths, _BY_ROWS, (f"features: left out: {obstacle}",)
 
 
 def _differ(content: str, device: torch.device, group: dist.ProcessGroup | None) -> bool:

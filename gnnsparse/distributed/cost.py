@@ -137,12 +137,15 @@ class _Model:
     widths: Sequence[int]
     itemsize: int
     rates: Rates
+    packs: bool
 
     def product(self, nnz: float, width: float) -> float:
         return self.rates.product(nnz, width * self.itemsize)
 
     def transfer(self, rows: float, width: float) -> float:
-        return self.rates.latency + rows * width * self.itemsize / self.rates.link_bytes
+        # Of a training step gradients travel as they are.
+        sent = (1 + self.itemsize) / 2 if self.packs else self.itemsize
+        return self.rates.latency + rows * width * sent / self.rates.link_bytes
 
     def copy(self, rows: float, width: float) -> float:
         return 2 * rows * width * self.itemsize / self.rates.copy_bytes
@@ -210,6 +213,7 @@ def choose_way(
     *,
     rates: Rates,
     ways: Sequence[str] = WAYS,
+    packs: bool = False,
 ) -> Choice:
     """Estimate the time of products by each way, and return the fastest with the reasons.
 
@@ -223,6 +227,7 @@ def choose_way(
         itemsize: bytes of a feature.
         rates: rates of the machine.
         ways: the ways to compare.
+        packs: whether features of other ranks travel in 8 bits.
 
     Raises:
         TypeError: an argument is of another type.
@@ -240,7 +245,7 @@ def choose_way(
         check_choice("ways", way, WAYS)
     if not ways:
         bad_value("ways", f"is empty; accepted: some of {', '.join(WAYS)}")
-    model, of_each = _Model(facts, widths, itemsize, rates), ", ".join(map(str, widths))
+    model, of_each = _Model(facts, widths, itemsize, rates, packs), ", ".join(map(str, widths))
     seconds, reasons, rows = {}, [], {}
     for way in ways:
         if way == "features":
@@ -253,10 +258,11 @@ def choose_way(
         rows[way] = found = model.by_rows(way)
         seconds[way] = found.seconds
         most = max(facts.halo) if way == "halo" else (facts.ranks - 1) * facts.most_rows
+        bits = " as 8 bits a feature" if packs else ""
         behind = "the product of own columns" if found.split else "products of all columns"
         number = f"{found.chunks} chunk{'s' if found.chunks > 1 else ''}"
         reasons.append(
-            f"{way}: {_ms(found.seconds)}: {most} rows of other ranks travel in {_ms(found.transfer)} "
+            f"{way}: {_ms(found.seconds)}: {most} rows of other ranks travel{bits} in {_ms(found.transfer)} "
             f"({number}) behind {behind}, with {_ms(found.waits)} of waiting"
         )
     way = min(seconds, key=lambda name: seconds[name])

@@ -38,6 +38,41 @@ class Pending:
         return self._result
 
 
+class _PendingPacked(Pending):
+    """A transfer of packed rows, the last ones of the result, in which the own ones are exact."""
+
+    def __init__(self, packed: Pending, result: torch.Tensor, first: int, own: torch.Tensor) -> None:
+        super().__init__(packed, result)
+        self._first, self._own = first, own
+
+    def wait(self) -> torch.Tensor:
+        """See Pending."""
+        if self._work is not None:
+            packed, self._work = self._work.wait(), None
+            _unpack(packed, self._result[len(self._result) - len(packed) :])
+            _copy_rows(self._result[self._first : self._first + len(self._own)], self._own)
+        return self._result
+
+
+def _pack(x: torch.Tensor) -> torch.Tensor:
+    """Return rows as integers of 8 bits, uint8 [rows, bytes], with the float32 that they are multiples of.
+
+    An error is at most half of this scale, the largest magnitude of the row / 127. A row with an infinity or
+    a NaN becomes NaN.
+    """
+    flat = x.flatten(1).float()
+    scale = flat.abs().amax(1, keepdim=True) / 127
+    numbers = (flat / scale.masked_fill(scale == 0, 1.0)).round().to(torch.int8).view(torch.uint8)
+    whole = torch.nn.functional.pad(numbers, (0, -numbers.shape[1] % 4))  # a float begins at 4 bytes
+    return torch.cat([whole, scale.view(torch.uint8)], dim=1)
+
+
+def _unpack(packed: torch.Tensor, out: torch.Tensor) -> None:
+    """Write the features of packed rows to `out` [rows, ...]."""
+    scale, width = packed[:, -4:].contiguous().view(torch.float32), out.shape[1:].numel()
+    out.copy_((packed[:, :width].view(torch.int8) * scale).view_as(out))
+
+
 def exchange_rows(
     x: torch.Tensor,
     send: Sequence[int],
@@ -93,10 +128,17 @@ class HaloExchange:
         self._rows = shard.send_rows.to(device)
         self.columns = shard.halo.numel()
 
-    def start(self, x: torch.Tensor, dtype: torch.dtype, whole: bool = False) -> Pending:
-        """Begin to fetch the columns of other ranks, in `dtype`; with `whole` the own ones come first."""
-        sent, own = _select_rows(x, self._rows).to(dtype), x if whole else x[:0]
+    def start(self, x: torch.Tensor, dtype: torch.dtype, whole: bool = False, packs: bool = False) -> Pending:
+        """Begin to fetch the columns of other ranks, in `dtype`; with `whole` the own ones come first.
+
+        `packs`: they travel in 8 bits.
+        """
+        sent, own = _select_rows(x, self._rows), x if whole else x[:0]
         found = x.new_empty((len(own) + self.columns, *x.shape[1:]), dtype=dtype)
+        if packs and x.shape[1:].numel():
+            packed = exchange_rows(_pack(sent), self._send, self._receive, self._group)
+            return _PendingPacked(packed, found, 0, own)
+        sent = sent.to(dtype)
         pending = exchange_rows(sent, self._send, self._receive, self._group, found)
         _copy_rows(found[: len(own)], own)
         return pending
@@ -122,12 +164,15 @@ class GatherExchange:
         self._facts, self._group = facts, group
         self.columns = facts.ranks * facts.most_rows
 
-    def start(self, x: torch.Tensor, dtype: torch.dtype, whole: bool = True) -> Pending:
-        """Begin to gather the features of all nodes, [columns, ...] in `dtype`."""
+    def start(self, x: torch.Tensor, dtype: torch.dtype, whole: bool = True, packs: bool = False) -> Pending:
+        """Begin to gather the features of all nodes, [columns, ...] in `dtype`; `packs`: in 8 bits."""
         most, begin = self._facts.most_rows, self._facts.rank * self._facts.most_rows
         found = x.new_empty((self.columns, *x.shape[1:]), dtype=dtype)
         if found.numel() == 0:
             return Pending(None, found)
+        if packs:
+            packed = self.start(_pack(x), torch.uint8)
+            return _PendingPacked(packed, found, begin, x)
         # Own features are sent from their place in the result, where a gather would copy them to anyway.
         own = found[begin : begin + most]
         _copy_rows(own[: x.shape[0]], x)
@@ -217,14 +262,17 @@ class Extend(torch.autograd.Function):
     """The features of own nodes with those of other ranks' nodes behind them, [rows + columns, ...].
 
     Where an exchange `has_own` columns for the own nodes, they are [columns, ...]. Features travel in the
-    dtype `wire`, gradients in that of x, and owners add them up in the order of ranks, in float32.
+    dtype `wire`, or `packs` in 8 bits, gradients in that of x, and owners add them up in the order of ranks,
+    in float32.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, exchange: Any, wire: torch.dtype | None) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, exchange: Any, wire: torch.dtype | None, packs: bool
+    ) -> torch.Tensor:
         """Fetch the features of other ranks' nodes."""
         ctx.exchange, ctx.rows = exchange, x.shape[0]
-        received: torch.Tensor = exchange.start(x, wire or x.dtype).wait().to(x.dtype)
+        received: torch.Tensor = exchange.start(x, wire or x.dtype, packs=packs).wait().to(x.dtype)
         return received if exchange.has_own else torch.cat([x, received])
 
     @staticmethod
@@ -239,7 +287,7 @@ class Extend(torch.autograd.Function):
         else:
             total = grad[: ctx.rows].to(dtype, copy=True)
         ctx.exchange.add_back(total, pending.wait())
-        return total.to(grad.dtype), None, None
+        return total.to(grad.dtype), None, None, None
 
 
 class _Sum(torch.autograd.Function):

@@ -72,9 +72,10 @@ class RowProduct:
 
     def __init__(
         self, shard: Shard, choice: Choice, precision: Precision, format: str, device: torch.device,
-        group: dist.ProcessGroup | None,
+        group: dist.ProcessGroup | None, packs: bool,
     ) -> None:  # fmt: skip
         self._shard, self._choice, self._device = shard, choice, device
+        self.packs = packs
         self._precision, self._format = precision, format
         gathers = choice.way == "gather"
         self.exchange = GatherExchange(shard.facts, group) if gathers else HaloExchange(shard, device, group)
@@ -116,12 +117,17 @@ class RowProduct:
             self._made[which] = self.operand(which, transposes=False)
         return self._made[which]
 
-    def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the own rows of the product, [rows, n], of the own rows of X, [rows, n]."""
+    def multiply(self, x: torch.Tensor, packs: bool) -> torch.Tensor:
+        """Return the own rows of the product, [rows, n], of the own rows of X, [rows, n].
+
+        `packs`: the others of X travel in 8 bits.
+        """
         width, dtype = x.shape[1], self.wire or x.dtype
         parts = slices_of(width, dtype.itemsize, self._choice.chunks)
         split = self._choice.split
-        pending = [self.exchange.start(_in_vectors(x[:, part], dtype), dtype, not split) for part in parts]
+        pending = [
+            self.exchange.start(_in_vectors(x[:, part], dtype), dtype, not split, packs) for part in parts
+        ]
         y = x.new_empty(self._shard.facts.rows, width)
         if split:
             spmm_into(self._operand("own"), x, y)
@@ -151,12 +157,12 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, matrix: RowProduct, transposed: RowProduct) -> torch.Tensor:
         ctx.transposed = transposed
-        return matrix.multiply(x)
+        return matrix.multiply(x, matrix.packs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return ctx.transposed.multiply(grad.contiguous()), None, None
+        return ctx.transposed.multiply(grad.contiguous(), False), None, None
 
 
 class RowOperations:
@@ -178,8 +184,8 @@ class RowOperations:
 
         They travel as products round them unless they are to be `exact`.
         """
-        wire = None if exact else self._product.wire
-        found: torch.Tensor = Extend.apply(x, self._product.exchange, wire)
+        wire, packs = (None, False) if exact else (self._product.wire, self._product.packs)
+        found: torch.Tensor = Extend.apply(x, self._product.exchange, wire, packs)
         return found
 
     def of_edges(self, arguments: dict[str, Any]) -> tuple[SparseOperand, dict[str, Any]]:
@@ -258,7 +264,7 @@ class RowOperations:
         if (mask := options["key_padding_mask"]) is not None:
             device, rows = self.whole.device, self.whole.shape[0]
             check_tensor("key_padding_mask", mask, dtypes=(torch.bool,), device=device, shape=(rows,))
-            options["key_padding_mask"] = self.extended(mask.float()).bool()
+            options["key_padding_mask"] = self.extended(mask.float(), exact=True).bool()
         return graph_attention(self.whole, q, k, v, **options)
 
 

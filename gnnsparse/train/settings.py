@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnnsparse.distributed.names import PARTITIONS, WAYS
+from gnnsparse.distributed.names import PARTITIONS, WAYS, WIRES
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
@@ -149,6 +149,8 @@ class TrainerConfig:
             gnnsparse.distributed.distribute; "auto" where steps take samples.
         parts: how nodes are divided among them: "contiguous", "community", "metis", or "auto"; "auto" where
             steps take samples.
+        wire: what features travel as between them: "auto": as products round them; "int8": in 8 bits, with a
+            scale for each row.
         shard_optimizer: whether each of several devices has the optimiser's state of some parameters alone
             (ZeRO, Rajbhandari et al. 2020), which saves memory with many parameters. Steps are not captured.
 
@@ -174,6 +176,7 @@ class TrainerConfig:
     devices: int = _option(1, least=1)
     way: str = _option("auto", choices=("auto", *WAYS))
     parts: str = _option("auto", choices=PARTITIONS)
+    wire: str = _option("auto", choices=WIRES)
     shard_optimizer: bool = False
 
     def __post_init__(self) -> None:

@@ -96,6 +96,38 @@ def products(group: dist.ProcessGroup, nodes: int, seed: int, precision: str, wi
                 _compare(operand, _product("sum"), one, [x], weight)
 
 
+def in_8_bits(group: dist.ProcessGroup, nodes: int, seed: int, precision: str) -> None:
+    """X of other ranks is rounded to 255 numbers in each row; own rows, gradients and masks are not."""
+    graph, width = graph_of(nodes, seed), 37
+    one = gnnsparse.prepare(graph, values="gcn", precision=precision, cache=False)
+    x, weight = _noise(nodes, width, seed=seed + 1), _noise(nodes, width, seed=seed + 2)
+    x[1] = 0
+    scale = x.abs().amax(1, keepdim=True) / 127
+    rounded = (x / scale.clamp(min=1e-30)).round() * scale
+    assert 1e-3 < (rounded - x).norm() / x.norm() < 1e-2
+    mask = torch.arange(nodes) % 3 == 0
+    for way in ROWS:
+        options = {"precision": precision, "way": way, "parts": "community", "cache": False}
+        for split in (False, True):
+            operand = distribute(graph, group, values="gcn", wire="int8", split=split, chunks=1, **options)
+            nodes_of = operand.nodes
+            assert "travel as 8 bits a feature" in operand.explain() or operand.facts.ranks == 1
+            seen = rounded.index_copy(0, nodes_of, x[nodes_of])
+            found = _with_gradients(lambda own, a=operand: a @ own, [x[nodes_of]], weight[nodes_of])
+            torch.testing.assert_close(found[0], (one @ seen)[nodes_of], rtol=1e-3, atol=1e-3)
+            plain = _with_gradients(lambda own: one @ own, [x], weight)
+            torch.testing.assert_close(found[1], plain[1][nodes_of], rtol=1e-3, atol=1e-3)
+            assert x[nodes_of].isfinite().all()
+            bad = torch.where(nodes_of[:, None] == 2, torch.tensor(float("inf")), x[nodes_of])
+            reached = (one @ torch.where(torch.arange(nodes)[:, None] == 2, torch.nan, x)).isnan()[nodes_of]
+            assert torch.equal((operand @ bad).isfinite(), ~reached)
+            q, own_mask = x[nodes_of][:, None], mask[nodes_of]
+            attend = gnnsparse.graph_attention
+            out = attend(operand, q, q, q, key_padding_mask=own_mask)
+            all_keys = attend(one, x[:, None], seen[:, None], seen[:, None], key_padding_mask=mask)
+            torch.testing.assert_close(out, all_keys[nodes_of], rtol=1e-2, atol=1e-2)
+
+
 def reductions(group: dist.ProcessGroup, nodes: int, seed: int) -> None:
     graph = graph_of(nodes, seed)
     one = gnnsparse.prepare(graph, cache=False)
@@ -234,6 +266,10 @@ def refusals(group: dist.ProcessGroup) -> None:
         "parts: got 'random'; accepted: auto, contiguous, community, metis": [
             lambda: distribute(graph, group, parts="random")
         ],
+        "wire: got 'fp8'; accepted: auto, int8": [lambda: distribute(graph, group, wire="fp8")],
+        "wire: got 'int8' with way='features'; accepted: 'auto', or way='halo' or 'gather'": [
+            lambda: distribute(graph, group, wire="int8", way="features")
+        ],
         "precision: got 'int8', whose scales depend on all ranks; accepted: fp32, tf32, fp16, bf16": [
             lambda: distribute(graph, group, precision="int8")
         ],
@@ -324,6 +360,12 @@ def test_products_and_gradients_are_those_of_one_process(ranks: Ranks, size: int
 @pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
 def test_features_travel_in_the_precision_of_the_operand(ranks: Ranks, precision: str) -> None:
     ranks.run(2, products, 40, 11, precision, 70)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_features_travel_in_8_bits(ranks: Ranks, precision: str) -> None:
+    for size in (2, 3):
+        ranks.run(size, in_8_bits, 40, 11, precision)
 
 
 @pytest.mark.parametrize("nodes", SIZES)

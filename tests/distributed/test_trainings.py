@@ -360,7 +360,7 @@ def test_batch_normalisation_of_samples_repeats_bit_for_bit(ranks: Ranks) -> Non
         same_weights(first, other)
 
 
-@pytest.mark.parametrize(("name", "got"), [("way", "halo"), ("parts", "metis")])
+@pytest.mark.parametrize(("name", "got"), [("way", "halo"), ("parts", "metis"), ("wire", "int8")])
 def test_how_products_are_shared_has_no_meaning_on_samples(name: str, got: str) -> None:
     expected = rf"trainer\.{name}: got '{got}'; accepted: auto, as each device has the whole graph"
     with pytest.raises(ValueError, match=expected):

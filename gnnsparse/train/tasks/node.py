@@ -357,7 +357,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
                 "trainer.sparse_features",
                 "got 'on'; accepted with sampler=neighbor and on several devices: auto, off",
             )
-        for name in ("way", "parts"):
+        for name in ("way", "parts", "wire"):
             got = getattr(run.trainer, name)
             if run.sampler.draws and got != "auto":
                 accepted = "auto, as each device has the whole graph with sampler=neighbor"
@@ -396,6 +396,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
             "peers": run.peers,
             "way": run.trainer.way,
             "parts": run.trainer.parts,
+            "wire": run.trainer.wire,
             "model": run.model,
         }
         return SharedGraphData(dataset, **shared, **run.of_data)
@@ -493,9 +494,9 @@ class SharedGraphData(FullGraphData):
 
     def __init__(
         self, dataset: NodeDataset, *, peers: Peers, way: str = "auto", parts: str = "auto",
-        model: torch.nn.Module | None = None, **options: Any,
+        wire: str = "auto", model: torch.nn.Module | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        self._way, self._parts = way, parts
+        self._how: dict[str, Any] = {"way": way, "parts": parts, "wire": wire}
         self._trial = None if model is None else _trial_of(model, dataset.num_features)
         super().__init__(dataset, peers=peers, **options)
 
@@ -509,7 +510,7 @@ class SharedGraphData(FullGraphData):
             bad_value("preprocess.balance", f"got {preprocess.balance!r} on several devices; accepted: auto")
         return distribute(
             graph, self.peers.group, values=values, precision=self.precision, format=preprocess.format,
-            device=self.device, way=self._way, parts=self._parts, trial=self._trial, cache=preprocess.cache,
+            device=self.device, trial=self._trial, cache=preprocess.cache, **self._how,
         )  # fmt: skip
 
     def _on_device(self, adj: SparseOperand) -> GraphBatch:
