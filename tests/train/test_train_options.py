@@ -319,7 +319,7 @@ def test_comments_list_what_the_library_accepts_of_which_defaults_are() -> None:
                 listed.add(option)
                 assert tuple(match[1].split(" | ")) == accepted[option], path
     closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "balance", "norm",
-               "activation", "pool", "conv", "attention", "metric", "method", "way", "parts",
+               "activation", "pool", "conv", "attention", "metric", "method", "way", "parts", "wire",
               "features", "sparse_features", "resume_data", "class_weights"}  # fmt: skip
     assert listed == closed
     assert {"preprocess.reorder", "preprocess.format", "sampler.name"} <= set(choices)
