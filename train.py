@@ -184,9 +184,12 @@ def load_dataset(group: str) -> Any:
 
 def task_of(dataset: Any) -> str:
     """Return the task that a data set is of."""
-    from gnnsparse.data import EdgeDataset, GraphDataset, LinkDataset
+    from gnnsparse.data import EdgeDataset, GraphDataset, LinkDataset, TypedLinkDataset, TypedNodeDataset
 
-    kinds = {GraphDataset: "graph", EdgeDataset: "edge", LinkDataset: "link"}
+    kinds = {
+        GraphDataset: "graph", EdgeDataset: "edge", LinkDataset: "link",
+        TypedNodeDataset: "typed_node", TypedLinkDataset: "typed_link",
+    }  # fmt: skip
     return next((task for kind, task in kinds.items() if isinstance(dataset, kind)), "node")
 
 
@@ -292,7 +295,8 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
 
     data = to_dict(cfg.dataset)
     data |= {name: value for name, value in task.found_options(dataset).items() if name in data}
-    kept = ("preprocess", "sampler") if getattr(dataset, "on_disk", False) else ("preprocess",)
+    draws = getattr(dataset, "on_disk", False) or getattr(dataset, "has_times", False)
+    kept = ("preprocess", "sampler") if draws else ("preprocess",)
     groups = {name: to_dict(cfg[name]) for name in (*kept, *task.groups)}
     options = options_of(cfg.model) | task.model_options(dataset)
     own: dict[str, Any] = {"name": cfg.model.name, "options": options}

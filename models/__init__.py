@@ -15,6 +15,8 @@ from models.gine import GINE
 from models.gatedgcn import GatedGCN
 from models.pna import PNA
 from models.meshgraphnet import MeshGraphNet
+from models.rgcn import RGCN
+from models.hgt import HGT
 # isort: on
 
 from gnnsparse.registry import discover
@@ -27,8 +29,10 @@ __all__ = [
     "GIN",
     "GINE",
     "GPS",
+    "HGT",
     "MODELS",
     "PNA",
+    "RGCN",
     "Exphormer",
     "GATv2",
     "GatedGCN",

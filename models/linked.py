@@ -37,9 +37,15 @@ class PairScore(torch.nn.Module):
         self.lins = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.dropout = dropout
 
-    def forward(self, features: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
-        """Return the logits [k] of pairs, int64 [k, 2], of nodes with features [N, channels]."""
-        source, target = (features.index_select(0, end) for end in (pairs[:, 0], pairs[:, 1]))
+    def forward(
+        self, features: torch.Tensor, pairs: torch.Tensor, targets: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the logits [k] of pairs, int64 [k, 2], of nodes with features [N, channels].
+
+        `targets` are the features of the second nodes, if those are of another type.
+        """
+        source = features.index_select(0, pairs[:, 0])
+        target = (features if targets is None else targets).index_select(0, pairs[:, 1])
         x = torch.cat([source, target, source * target], 1) if self.directed else source * target
         for lin in self.lins[:-1]:
             x = F.dropout(F.relu(lin(x)), self.dropout, self.training)

@@ -177,7 +177,7 @@ def edge_dataset(nodes: int = 60, edges: int = 400) -> EdgeDataset:
     return EdgeDataset("edges", graph, x, pairs, y, *masks, 3)
 
 
-def typed_nodes(papers: int = 40, *, times: bool = False) -> TypedNodeDataset:
+def typed_nodes(papers: int = 80, *, times: bool = False) -> TypedNodeDataset:
     """Papers whose class only the features of their venue tell, beside authors without features.
 
     Some papers cite themselves or one twice, the last author has no papers, and no edge is of "edits".

@@ -16,6 +16,8 @@ from gnnsparse.sparse.typed import Relation, TypedGraph
 #: The scores of ranked links by which the best epoch can be chosen.
 RANKING_METRICS = ("mrr", "hits")
 _PARTS = ("train", "val", "test")
+#: Rounds in which targets without an edge are drawn of all, before those of a source are listed.
+_ROUNDS = 32
 
 
 class _OfTypedGraph:
@@ -37,9 +39,18 @@ class _OfTypedGraph:
                 check_text_names(f"node_ids[{kind!r}]", names, counts[kind])
 
     @property
-    def num_features(self) -> dict[str, int | None]:
-        """The number of features of the nodes of each type; None: they have none, models learn embeddings."""
-        return {kind: self.x[kind].shape[1] if kind in self.x else None for kind in self.graph.num_nodes}
+    def types(self) -> dict[str, Any]:
+        """What models are made of, plain values by name.
+
+        "features" has the number of features of a node by type, "nodes" the number of nodes of each type
+        without features, and "relations" the relations, as lists.
+        """
+        counts = self.graph.num_nodes
+        return {
+            "features": {kind: self.x[kind].shape[1] for kind in counts if kind in self.x},
+            "nodes": {kind: count for kind, count in counts.items() if kind not in self.x},
+            "relations": [list(relation) for relation in self.graph.relations],
+        }
 
 
 def _checked(name: str, given: Any, known: Mapping[Any, Any]) -> Any:
@@ -100,6 +111,16 @@ class TypedNodeDataset(_OfTypedGraph, WithTargets):
                 check_tensor(f"times[{kind!r}]", times, dtypes=(torch.int64,), shape=(counts[kind],))
             if self.target not in self.times:
                 bad_value("times", f"are missing for {self.target!r}; accepted: times of the target's nodes")
+
+    @property
+    def has_times(self) -> bool:
+        """Whether nodes have times."""
+        return self.times is not None
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes of the type `target`."""
+        return self.graph.num_nodes[self.target]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +205,11 @@ class TypedLinkDataset(_OfTypedGraph):
             check_range(name, pairs[:, end].contiguous(), count, f"the number of nodes of type {kind!r}")
 
     @property
+    def has_times(self) -> bool:
+        """Whether edges have times."""
+        return self.edge_times is not None
+
+    @property
     def sizes(self) -> tuple[int, int]:
         """The numbers of nodes of the sources' and of the targets' type."""
         return self.graph.num_nodes[self.relation[0]], self.graph.num_nodes[self.relation[2]]
@@ -212,3 +238,38 @@ class TypedLinkDataset(_OfTypedGraph):
     def are_known(self, pairs: torch.Tensor) -> torch.Tensor:
         """Return for pairs, int64 [k, 2], whether they are edges of any part, bool [k]."""
         return are_in(self.known_keys, self.keys(pairs))
+
+    def draw_targets(
+        self, sources: torch.Tensor, count: int, generator: torch.Generator, known: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Draw targets that a source has no edge to, uniformly and with replacement, int64 [k, count].
+
+        Args:
+            sources: int64 [k] on the CPU.
+            count: the number of targets for each of them.
+            generator: the state of the random numbers, on the CPU.
+            known: `known_keys`, where the caller has them.
+
+        Raises:
+            ValueError: a source has edges to all targets.
+        """
+        known = self.known_keys if known is None else known
+        targets, is_one = self.sizes[1], self.relation[0] == self.relation[2]
+        of = sources.repeat_interleave(count)
+        drawn = torch.empty_like(of)
+        missing = torch.arange(len(of), dtype=torch.int64, device="cpu")
+        for _ in range(_ROUNDS):
+            tried = torch.randint(targets, (len(missing),), generator=generator)
+            drawn[missing] = tried
+            wrong = are_in(known, of[missing] * targets + tried)
+            missing = missing[wrong | (tried == of[missing]) if is_one else wrong]
+            if len(missing) == 0:
+                return drawn.view(-1, count)
+        everyone = torch.arange(targets, dtype=torch.int64, device="cpu")
+        for source in of[missing].unique().tolist():
+            wrong = are_in(known, source * targets + everyone) | (is_one & (everyone == source))
+            free, here = everyone[~wrong], missing[of[missing] == source]
+            if len(free) == 0:
+                bad_value("train_edges", f"join source {source} to all targets; accepted: not to all")
+            drawn[here] = free[torch.randint(len(free), (len(here),), generator=generator)]
+        return drawn.view(-1, count)

@@ -140,8 +140,12 @@ def load_data(
     task.check(run)
     with naming("dataset"):
         dataset = task.load(name, given)
+    sampler = None
     if getattr(dataset, "on_disk", False):
         sampler = SamplerConfig(**recipe.run.get("sampler", {"name": "neighbor"}))
+    elif getattr(dataset, "has_times", False):
+        sampler = SamplerConfig(**recipe.run.get("sampler", {}))
+    if sampler is not None:
         run = replace(run, sampler=sampler.with_fanouts(model.module))
     return task, run, dataset, name
 

@@ -92,6 +92,18 @@ class TypedGraph:
         return next(iter(self.edges.values())).device
 
     @property
+    def cache_hit(self) -> bool:
+        """Whether the operand was read from the cache."""
+        return self.operand is not None and self.operand.cache_hit
+
+    def to(self, device: torch.device | str) -> TypedGraph:
+        """Return the graph on a device, itself if it is there."""
+        if self.device == torch.empty(0, device=device, dtype=torch.uint8).device:
+            return self
+        edges = {relation: given.to(device) for relation, given in self.edges.items()}
+        return TypedGraph(self.num_nodes, edges, None if self.operand is None else self.operand.to(device))
+
+    @property
     def relations(self) -> list[Relation]:
         """The relations, in the order in which they were given."""
         return list(self.edges)
@@ -125,7 +137,17 @@ class TypedGraph:
         return {relation: offsets[relation[2]] for relation in self.edges}
 
     def global_edges(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the edges of all relations in turn, by global numbers [2, edges], and their relations."""
+        """Return the edges of all relations in turn, by global numbers [2, edges], and their relations.
+
+        They are made once, so that layers know them again.
+        """
+        with self._lock:
+            if "global" not in self._made:
+                self._made["global"] = self._global_edges()
+            made: tuple[torch.Tensor, torch.Tensor] = self._made["global"]
+            return made
+
+    def _global_edges(self) -> tuple[torch.Tensor, torch.Tensor]:
         offsets = self.offsets
         sources = {relation: offsets[relation[0]] for relation in self.edges}
         edges = self._shifted(sources, self._of_targets)

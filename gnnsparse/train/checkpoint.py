@@ -159,6 +159,8 @@ def contents_of(dataset: Any) -> dict[str, str]:
         return found
     for item in dataclasses.fields(dataset):
         value = getattr(dataset, item.name)
+        if not item.init:  # what was made of the others
+            continue
         if isinstance(value, SparseGraph):
             csr = value.csr
             size = f"{csr.nnz} edges of {csr.rows} nodes"
@@ -169,6 +171,9 @@ def contents_of(dataset: Any) -> dict[str, str]:
             found[item.name] = _with_sum(" x ".join(map(str, value.shape)), [value])
         elif dataclasses.is_dataclass(value):
             found |= {f"{item.name}.{name}": text for name, text in contents_of(value).items()}
+        elif isinstance(value, Mapping) and any(isinstance(of, torch.Tensor) for of in value.values()):
+            sizes = [f"{key}: {' x '.join(map(str, of.shape))}" for key, of in value.items()]
+            found[item.name] = _with_sum(", ".join(sizes), list(value.values()), *value)
         elif isinstance(value, (list, tuple)):
             found[item.name] = _with_sum(str(len(value)), [], *value)
         elif item.name != "name":

@@ -337,7 +337,7 @@ class NodeBatches:
 
     def of_other_nodes(self, nodes: torch.Tensor, y: torch.Tensor) -> NodeBatches:
         """Return a loader of other nodes, int64 [n], with the same sampler and features."""
-        return NodeBatches(self._data, self._sampler, self._config, self._store, nodes, y, self._seed)
+        return type(self)(self._data, self._sampler, self._config, self._store, nodes, y, self._seed)
 
     @property
     def steps(self) -> int:

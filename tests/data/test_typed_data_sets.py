@@ -14,7 +14,11 @@ from tests.tasks import typed_links, typed_nodes
 
 def test_a_typed_node_data_set_knows_its_sizes() -> None:
     data = typed_nodes()
-    assert data.num_features == {"paper": 4, "author": None, "venue": 3}
+    types = data.types
+    assert types["features"] == {"paper": 4, "venue": 3}
+    assert types["nodes"] == {"author": 10}
+    assert types["relations"][1] == ["author", "writes", "paper"]
+    assert data.num_nodes == 80
     assert (data.multi_label, data.regression) == (False, False)
     several = replace(data, y=torch.eye(3)[data.y])
     assert several.multi_label
@@ -28,11 +32,11 @@ def test_a_typed_node_data_set_knows_its_sizes() -> None:
     ({"x": {"venue": torch.full((6, 1), torch.nan)}}, ValueError, r"x\['venue'\]: element \[0, 0\] is nan"),
     ({"target": "editor"}, ValueError, "target: got 'editor'; accepted: paper, author, venue"),
     ({"target": "venue"}, ValueError, r"y: has shape"),
-    ({"val_mask": torch.ones(40, dtype=torch.bool)}, ValueError, "test_mask: a node is in two of the masks"),
+    ({"val_mask": torch.ones(80, dtype=torch.bool)}, ValueError, "test_mask: a node is in two of the masks"),
     ({"class_names": ("a",)}, ValueError, "class_names: accepted: a tuple of 3 texts, or None"),
     ({"node_ids": {"venue": ("a",)}}, ValueError, r"node_ids\['venue'\]: accepted: a tuple of 6 texts"),
     ({"times": {"venue": torch.zeros(6, dtype=torch.int64)}}, ValueError, "times: are missing for 'paper'"),
-    ({"times": {"paper": torch.zeros(40)}}, TypeError, r"times\['paper'\]: got a tensor of dtype"),
+    ({"times": {"paper": torch.zeros(80)}}, TypeError, r"times\['paper'\]: got a tensor of dtype"),
 ])  # fmt: skip
 def test_wrong_node_data_is_named(change: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

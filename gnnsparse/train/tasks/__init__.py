@@ -230,14 +230,14 @@ def options_found(task: str, dataset: Any) -> dict[str, Any]:
 
     They are the task, what the labels are (kind, classes, metric), and what the features are made of.
     """
-    names = dataset.class_names
+    names, features = dataset.class_names, getattr(dataset, "feature_names", None)
     kind = "regression" if dataset.regression else "multilabel" if dataset.multi_label else "class"
     classes = dataset.num_classes if names is None else list(names)
     found = {"task": task, "label_kind": kind, "classes": classes, "metric": dataset.metric}
-    if dataset.feature_transform is not None:
-        found["transform"] = dict(dataset.feature_transform)
-    elif dataset.feature_names is not None:
-        found["feature_columns"] = list(dataset.feature_names)
+    if (made := getattr(dataset, "feature_transform", None)) is not None:
+        found["transform"] = dict(made)
+    elif features is not None:
+        found["feature_columns"] = list(features)
     if (more := getattr(dataset, "edge_features", None)) is not None:
         found["edge_transform"] = dict(more.transform)
     return found

@@ -216,7 +216,7 @@ class LinkPredictor(ScoredModule):
         model: Any = self.model
         sampled = batch.nodes is not None
         features = model(batch.adj, batch.nodes) if sampled else batch.data.features(model)
-        return _loss(model.score(features, batch.positive), model.score(features, batch.negative))
+        return link_loss(model.score(features, batch.positive), model.score(features, batch.negative))
 
     def scored(self, batch: LinkBatch) -> tuple[LinkData, torch.Tensor]:
         """Return the data module, which has the pairs of all parts, and the features of the nodes."""
@@ -226,7 +226,7 @@ class LinkPredictor(ScoredModule):
         """Return "loss" and the scores of a part, scalars on the device."""
         data, features = scored
         positive, negative = _logits(self.model, features, next(data.chunks(part)))
-        return {"loss": _loss(positive, negative), **_scores(positive, negative, self._k)}
+        return {"loss": link_loss(positive, negative), **_scores(positive, negative, self._k)}
 
 
 def _logits(model: Any, features: torch.Tensor, batch: LinkBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -243,7 +243,7 @@ def _scores(positive: torch.Tensor, negative: torch.Tensor, k: int) -> dict[str,
     return {f"hits@{k}": hits, "mrr": rank, "auc": area_under_curve(positive, negative)}
 
 
-def _loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+def link_loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
     """Return -mean(log p) of edges - mean(log(1 - p)) of other pairs, where p is the sigmoid of a logit."""
     return F.softplus(-positive.float()).mean() + F.softplus(negative.float()).mean()
 
@@ -260,6 +260,7 @@ class LinkTask(MiniBatchTask[LinkDataset, LinkData]):
 
     name = "link"
     dataset = LinkDataset
+    data = LinkData
     module = LinkPredictor
     samples = True
 
@@ -306,7 +307,7 @@ class LinkTask(MiniBatchTask[LinkDataset, LinkData]):
         # Without a sampler each step multiplies with the whole graph, so that an epoch has few steps.
         if run.trainer.batch_size is None and not run.sampler.draws:
             size = min(max(size, len(dataset.train_edges) // _STEPS), _MOST_EDGES)
-        return LinkData(dataset, batch_size=size, sampler=run.sampler, **run.of_data)
+        return type(self).data(dataset, batch_size=size, sampler=run.sampler, **run.of_data)
 
     def make_module(self, model: torch.nn.Module, data: LinkData, run: RunOptions) -> TaskModule:
         """Make the Lightning module that trains the model; raise ValueError if it takes no such samples."""

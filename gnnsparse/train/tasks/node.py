@@ -161,12 +161,15 @@ class FullGraphData(PreparedData):
         self._samples: NodeBatches | None = None
         self.store: FeatureStore | None = None
         if sampler is not None and sampler.draws:
-            draw = make_sampler(sampler, dataset.graph, values, self, seed)
-            self.store = make_store(sampler, dataset.x, draw, self)
-            train = self._part(dataset.train_mask)
-            self._samples = NodeBatches(self, draw, sampler, self.store, train.nodes, train.y, seed)
+            self._samples = self._make_batches(sampler, values, seed)
         stays = self.store is None or self.store.placement == "device"
         self._batch = self._on_device(self.adj) if stays else None
+
+    def _make_batches(self, sampler: SamplerConfig, values: str | None, seed: int) -> NodeBatches:
+        draw = make_sampler(sampler, self.dataset.graph, values, self, seed)
+        self.store = make_store(sampler, self.dataset.x, draw, self)
+        train = self._part(self.dataset.train_mask)
+        return NodeBatches(self, draw, sampler, self.store, train.nodes, train.y, seed)
 
     def _part(self, mask: torch.Tensor) -> Part:
         nodes = known_items(mask.nonzero().flatten(), self.dataset.y)
@@ -417,7 +420,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if isinstance(batch, StoredGraph):
             prediction = self._predict_samples(model, batch, data.dataset.num_nodes)
         else:
-            prediction = model.predict(batch.x, batch.adj, edge_attr=batch.edge_attr)
+            prediction = self._predict_whole(model, batch)
         place = prediction.logits.device
         scores = {
             part: {
@@ -429,12 +432,15 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         }
         return {"nodes": torch.arange(data.dataset.num_nodes), **arrays_of(prediction)}, scores
 
+    def _predict_whole(self, model: LoadedModel, batch: GraphBatch) -> Prediction:
+        return model.predict(batch.x, batch.adj, edge_attr=batch.edge_attr)
+
     def _predict_samples(self, model: LoadedModel, batch: StoredGraph, nodes: int) -> Prediction:
         """Return what a model says of all nodes by samples of their neighbours, on the CPU."""
         check_memory("data", 8 * nodes * model.recipe.out_channels, f"predictions for {nodes} nodes")
         with torch.no_grad(), numerics(Precision.parse(model.recipe.precision), model.device):
             everyone = torch.arange(nodes, device=model.device)
-            logits = batch.outputs(everyone, lambda part: model.module(part.x, part.adj).float().cpu())
+            logits = batch.outputs(everyone, lambda of: model.module(of.x, of.adj)[: len(of.y)].float().cpu())
         return Prediction(logits, model.recipe.several_labels, model.recipe.regression)
 
     def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> TaskModule:

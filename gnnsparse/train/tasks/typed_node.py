@@ -1,0 +1,229 @@
+"""The task "typed_node": classification and regression of the nodes of one type, in a graph with types."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from gnnsparse.data.catalog import load_entry
+from gnnsparse.data.typed import TypedNodeDataset
+from gnnsparse.errors import bad_value
+from gnnsparse.nn.adjacency import GraphLayer
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
+from gnnsparse.runtime.memo import cached_property
+from gnnsparse.sampling.typed import TypedNeighborSampler, TypedSubgraph
+from gnnsparse.sparse.typed import TypedGraph
+from gnnsparse.train.data import PreparedData
+from gnnsparse.train.device import numerics
+from gnnsparse.train.module import TaskModule
+from gnnsparse.train.sampled import DrawnBatch, NodeBatch, NodeBatches
+from gnnsparse.train.settings import PreprocessConfig, SamplerConfig
+from gnnsparse.train.tasks import RunOptions, register_task, texts_of
+from gnnsparse.train.tasks.node import FullGraphData, GraphBatch, NodeClassifier, NodeTask, StoredGraph
+from gnnsparse.train.trained import LoadedModel, Prediction
+
+__all__ = ["TypedNodeClassifier", "TypedNodeData", "TypedNodeTask"]
+
+
+def prepare_typed(
+    data: PreparedData, graph: TypedGraph, values: str | None, preprocess: PreprocessConfig
+) -> Any:
+    """Return a typed graph on the device of the data, prepared if layers take an operand of all relations.
+
+    With values="mean" they prepare the means of all relations themselves.
+    """
+    here = graph.to(data.device)
+    if values == "mean":
+        return here
+    return prepare(here, precision=data.precision, **dataclasses.asdict(preprocess))
+
+
+def make_typed_sampler(config: SamplerConfig, graph: TypedGraph, seed: int, **times: Any) -> Any:
+    """Make the sampler of a run: the same fan-outs for every relation; `times` as TypedNeighborSampler."""
+    if config.features != "auto":
+        bad_value("sampler.features", "plays no part in graphs with types; accepted: auto")
+    if config.fanouts is None:
+        accepted = "a number for each layer, or settings.with_fanouts(model)"
+        bad_value("sampler.fanouts", f"got None for a model that is not known yet; accepted: {accepted}")
+    return TypedNeighborSampler(
+        graph, list(config.fanouts), method=config.method, replace=config.replace, seed=seed, **times
+    )
+
+
+def features_on(data: PreparedData, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the features of all types on the device of the data."""
+    dtype = data.precision.storage if data.device.type == "cuda" else torch.float32
+    return {kind: of.to(data.device, dtype) for kind, of in x.items()}
+
+
+def inputs_of_sample(x: Mapping[str, torch.Tensor], sample: TypedSubgraph) -> dict[str, torch.Tensor]:
+    """Return what a model gets of the nodes of a sample: features, or of types without them the nodes."""
+    return {
+        kind: x[kind].index_select(0, nodes) if kind in x else nodes for kind, nodes in sample.nodes.items()
+    }
+
+
+def set_precision(model: torch.nn.Module, precision: Precision) -> None:
+    """Let the layers of a model that have no precision of their own compute in that of a run."""
+    for layer in model.modules():
+        if isinstance(layer, GraphLayer) and layer.precision is None:
+            layer.precision = precision
+
+
+class TypedBatches(NodeBatches):
+    """A loader of training nodes of one type, with neighbours of all types that are drawn anew."""
+
+    def draw(self, step: int, ids: torch.Tensor, fraction: float = 1.0) -> Any:
+        """Draw the neighbours of the nodes `ids`."""
+        seeds = {self._data.dataset.target: self._nodes[ids]}
+        sampler: Any = self._sampler
+        return DrawnBatch(ids, sampler.sample(seeds, step % 2**32), None, fraction)
+
+    def gather(self, drawn: DrawnBatch) -> NodeBatch:
+        """Return the batch of what was drawn."""
+        data, sample = self._data, drawn.blocks
+        assert isinstance(data, TypedNodeData)
+        assert isinstance(sample, TypedSubgraph)
+        x: Any = inputs_of_sample(data.x, sample)
+        graph: Any = sample.graph
+        return NodeBatch(x, graph, self._y[drawn.ids], data, fraction=drawn.fraction)
+
+
+class TypedNodeData(FullGraphData):
+    """Lightning data module of a whole graph with types.
+
+    If the data set has times, and steps take samples, scores and predictions are of samples too, which have
+    no edge that is newer than the node that it is drawn for; else they are of the whole graph.
+
+    Args:
+        dataset: the graph with its features, targets and split.
+        values: None: one operand of all relations is prepared, for attention; "mean": layers prepare the
+            means of all relations themselves.
+        sampler: which neighbours a training step takes, the same numbers for every relation; None: all, in
+            one step on the whole graph.
+        seed: seed of what is sampled.
+        options: precision, device and preprocess, see PreparedData.
+
+    Attributes:
+        dataset: the data set.
+        adj: the graph, a TypedGraph on the device.
+        precision, device, preprocess_seconds, cache_hit: see PreparedData.
+    """
+
+    dataset: TypedNodeDataset
+
+    def _prepare(self, graph: Any, values: str | None, preprocess: PreprocessConfig) -> Any:
+        return prepare_typed(self, graph, values, preprocess)
+
+    def _make_batches(self, sampler: SamplerConfig, values: str | None, seed: int) -> NodeBatches:
+        of = self.dataset
+        draw = make_typed_sampler(sampler, of.graph, seed, device=self.device, node_time=of.times)
+        train, store = self._part(of.train_mask), None
+        self._size = sampler.batch_size
+        return TypedBatches(self, draw, sampler, store, train.nodes, train.y, seed)  # type: ignore[arg-type]
+
+    @cached_property
+    def x(self) -> dict[str, torch.Tensor]:
+        """The features of all types on the device."""
+        return features_on(self, self.dataset.x)
+
+    def _on_device(self, adj: Any) -> Any:
+        of = self.dataset
+        masks = {"train": of.train_mask, "val": of.val_mask, "test": of.test_mask}
+        parts = {name: self._part(mask) for name, mask in masks.items()}
+        if self._samples is None or not of.has_times:
+            x: Any = self.x
+            return GraphBatch(x, adj, parts["train"], parts["val"], parts["test"])
+        everyone = torch.arange(of.num_nodes, dtype=torch.int64, device=self.device)
+        samples = self._samples.of_other_nodes(everyone, of.y.to(self.device))
+        return StoredGraph(parts, samples, self._size)
+
+    def capture_obstacle(self, module: TaskModule) -> str | None:
+        """Return why steps of a module can't be captured; None: they can, on the whole graph."""
+        return None if self._samples is None else "samples of a graph with types differ in their sizes"
+
+
+class TypedNodeClassifier(NodeClassifier):
+    """Trains a model on the training nodes of one type.
+
+    Args:
+        model: maps features by type and a TypedGraph to logits [nodes of the target type, classes].
+        dataset: the data set.
+        optimizer: learning rate, weight decay, schedule.
+        max_steps: the step at which a schedule ends, see TaskModule.
+
+    Attributes:
+        call: calls the model with these arguments.
+    """
+
+    def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
+        """Return what the model says of all nodes of the type, or of those that a sample was drawn for."""
+        found = self.call(self.model, batch.x, batch.adj)
+        return found[: len(batch.y)] if isinstance(batch, NodeBatch) else found
+
+
+class TypedNodeTask(NodeTask):
+    """The task "typed_node": nodes of one type, with a class, several labels, or numbers to predict."""
+
+    name = "typed_node"
+    dataset: ClassVar[Any] = TypedNodeDataset
+    data = TypedNodeData
+    module = TypedNodeClassifier
+    sparse_features = False
+    shared = False
+
+    def load(self, name: str, options: Mapping[str, Any]) -> Any:
+        """Load a data set of the catalog."""
+        return load_entry(name, options)
+
+    def model_sizes(self, dataset: Any) -> tuple[int, int]:
+        """Return the number of features of the target type, 0 if it has none, and the number of classes."""
+        return dataset.types["features"].get(dataset.target, 0), dataset.num_classes
+
+    def model_options(self, dataset: Any) -> dict[str, Any]:
+        """Return the types and relations of the graph, and the type whose nodes the outputs are of."""
+        return {"types": {**dataset.types, "target": dataset.target}}
+
+    def make_data(self, dataset: Any, run: RunOptions) -> FullGraphData:
+        """Make the data module, on the run's device."""
+        return TypedNodeData(dataset, sampler=run.sampler, **run.of_data)
+
+    def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> TaskModule:
+        """Make the Lightning module, whose layers compute in the precision of the run."""
+        set_precision(model, data.precision)
+        return super().make_module(model, data, run)
+
+    def names(self, dataset: Any) -> dict[str, np.ndarray]:
+        """Return "ids", the names of the nodes, and "class_names", if the data set has such."""
+        return texts_of(ids=(dataset.node_ids or {}).get(dataset.target), class_names=dataset.class_names)
+
+    def predict(
+        self, model: LoadedModel, data: FullGraphData
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return what NodeTask does, of the nodes of the target type."""
+        set_precision(model.module, data.precision)
+        return super().predict(model, data)
+
+    def _predict_whole(self, model: LoadedModel, batch: GraphBatch) -> Prediction:
+        recipe = model.recipe
+        with torch.no_grad(), numerics(Precision.parse(recipe.precision), model.device):
+            logits = model.module(batch.x, batch.adj).float()
+        return Prediction(logits, recipe.several_labels, recipe.regression)
+
+    def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
+        """Return the numbers of nodes of each type and of edges of each relation."""
+        return sizes_of(data.dataset.graph)
+
+
+def sizes_of(graph: Any) -> dict[str, Any]:
+    """Return the numbers of nodes of each type and of edges of each relation, plain values."""
+    edges = {"-".join(relation): of.shape[1] for relation, of in graph.edges.items()}
+    return {"nodes": dict(graph.num_nodes), "edges": edges}
+
+
+register_task(TypedNodeTask())
