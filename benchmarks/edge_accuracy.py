@@ -46,8 +46,9 @@ from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.train import PreprocessConfig
 from gnnsparse.train.statistics import compare_paired, summarize
 from gnnsparse.train.tasks.graph import GraphData, GraphsBatch
+from models import MODELS as REGISTERED
 from models.edge_stack import EdgeStack
-from models.pooled import Pooled, PooledGatedGCN, PooledGINE
+from models.pooled import Pooled
 
 EPOCHS, BATCH_SIZE, LAYERS, HIDDEN, LR = 12, 32, 3, 32, 0.01
 
@@ -68,9 +69,10 @@ class PooledResGated(Pooled):
     encoder_class = ResGated
 
 
-MODELS: dict[str, type[Pooled]] = {
-    "gine": PooledGINE, "gatedgcn": PooledGatedGCN, "resgated": PooledResGated
-}  # fmt: skip
+MODELS: dict[str, Callable[..., torch.nn.Module]] = {
+    **{name: REGISTERED[name].for_task("graph").build for name in ("gine", "gatedgcn")},
+    "resgated": PooledResGated,
+}
 
 
 @dataclass(frozen=True)

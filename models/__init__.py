@@ -23,25 +23,8 @@ from gnnsparse.registry import discover
 from models.registry import MODELS, Model, register_model
 
 __all__ = [
-    "AGNN",
-    "GAT",
-    "GCN",
-    "GIN",
-    "GINE",
-    "GPS",
-    "HGT",
-    "MODELS",
-    "PNA",
-    "RGCN",
-    "Exphormer",
-    "GATv2",
-    "GatedGCN",
-    "GraphSAGE",
-    "GraphTransformer",
-    "MeshGraphNet",
-    "Model",
-    "Transformer",
-    "register_model",
+    "AGNN", "GAT", "GCN", "GIN", "GINE", "GPS", "HGT", "MODELS", "PNA", "RGCN", "Exphormer", "GATv2",
+    "GatedGCN", "GraphSAGE", "GraphTransformer", "MeshGraphNet", "Model", "Transformer", "register_model",
 ]  # fmt: skip
 
 discover(__name__)

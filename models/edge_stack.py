@@ -27,7 +27,7 @@ class EdgeStack(GraphModel):
         in_channels: features of a node.
         hidden_channels: features of the layers.
         out_channels: number of classes, labels or numbers to predict.
-        edge_channels: features of an edge.
+        edge_channels: features of an edge; 0: there are none.
         num_layers: number of convolutions.
         dropout: probability with which training drops outputs of each layer, in [0, 1).
         norm: normalisation of what a convolution returns: "none", "batch" or "layer".
@@ -43,8 +43,8 @@ class EdgeStack(GraphModel):
     norms_inside: ClassVar[bool] = False
 
     def __init__(
-        self, in_channels: int, hidden_channels: int, out_channels: int, edge_channels: int, num_layers: int,
-        dropout: float, norm: str, residual: bool,
+        self, in_channels: int, hidden_channels: int, out_channels: int, edge_channels: int = 0,
+        num_layers: int = 4, dropout: float = 0.0, norm: str = "batch", residual: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(hidden_channels, dropout, residual)
         self.edge_channels = check_integer("edge_channels", edge_channels, self.least_edge_channels)

@@ -10,10 +10,10 @@ import torch
 from gnnsparse.nn import HGTConv
 from gnnsparse.sparse.typed import TypedGraph
 from models.parts import check_heads
-from models.registry import options_like, register_model, register_variant
+from models.registry import register_around, register_model
 from models.typed import LinkedTyped, TypedModel
 
-__all__ = ["HGT", "LinkedHGT"]
+__all__ = ["HGT"]
 
 
 @register_model("hgt", task="typed_node")
@@ -50,8 +50,4 @@ class HGT(TypedModel):
         return found
 
 
-@register_variant("hgt", task="typed_link", like=options_like(HGT, "predictor_layers", 2))
-class LinkedHGT(LinkedTyped):
-    """LinkedTyped with an HGT."""
-
-    encoder_class = HGT
+register_around(LinkedTyped, "typed_link", ("hgt",), predictor_layers=2)

@@ -7,14 +7,7 @@ from typing import Any
 import torch
 
 from gnnsparse.nn.edge_head import EdgeHead, EdgeScorer
-from models.agnn import AGNN
-from models.gat import GAT, GATv2
-from models.gcn import GCN
-from models.gin import GIN
-from models.gps import GPS
-from models.graph_transformer import GraphTransformer
-from models.graphsage import GraphSAGE
-from models.registry import options_like, register_variant
+from models.registry import register_around
 
 __all__ = ["Labelled"]
 
@@ -51,9 +44,7 @@ class Labelled(EdgeScorer):
         super().__init__(encoder, EdgeHead(hidden_channels, out_channels, edge_channels, encoder.dropout))
 
 
-for _name, _encoder in {
-    "gcn": GCN, "agnn": AGNN, "graph_transformer": GraphTransformer, "gat": GAT, "gatv2": GATv2,
-    "graphsage": GraphSAGE, "gin": GIN, "gps": GPS,
-}.items():  # fmt: skip
-    _kind = type(f"Labelled{_encoder.__name__}", (Labelled,), {"encoder_class": _encoder})
-    register_variant(_name, task="edge", like=options_like(_encoder, "edge_channels", 0))(_kind)
+register_around(
+    Labelled, "edge",
+    ("gcn", "agnn", "graph_transformer", "gat", "gatv2", "graphsage", "gin", "gps"), edge_channels=0,
+)  # fmt: skip

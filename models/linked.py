@@ -11,11 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import SparseOperand
 from gnnsparse.errors import bad_value, check_integer
 from models.conv_stack import UniformStack
-from models.gcn import GCN
-from models.graphsage import GraphSAGE
-from models.registry import options_like, register_variant
+from models.registry import register_around
 
-__all__ = ["Linked", "LinkedGCN", "LinkedGraphSAGE", "PairScore"]
+__all__ = ["Linked", "PairScore"]
 
 
 class PairScore(torch.nn.Module):
@@ -143,19 +141,4 @@ class Linked(torch.nn.Module):
         return self.predictor(features, pairs)
 
 
-def _options(encoder: type[UniformStack]) -> dict[str, Any]:
-    return {**options_like(encoder, "predictor_layers", 2), "features": False, "directed": False}
-
-
-@register_variant("gcn", task="link", like=_options(GCN))
-class LinkedGCN(Linked):
-    """Linked with a GCN."""
-
-    encoder_class = GCN
-
-
-@register_variant("graphsage", task="link", like=_options(GraphSAGE))
-class LinkedGraphSAGE(Linked):
-    """Linked with a GraphSAGE."""
-
-    encoder_class = GraphSAGE
+register_around(Linked, "link", ("gcn", "graphsage"), predictor_layers=2, features=False, directed=False)

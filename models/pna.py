@@ -20,26 +20,8 @@ class PNA(EdgeStack):
 
     They are those of Corso et al. (2020, section 2.3). The mean degrees, which scalers divide by, are those
     of the nodes to train on, which training tells the model by `measure_degrees`; weights that are loaded
-    bring them. The other arguments are those of EdgeStack.
-
-    Args:
-        edge_channels: features of an edge; 0: there are none.
+    bring them. The arguments are those of EdgeStack.
     """
-
-    def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        out_channels: int,
-        edge_channels: int = 0,
-        num_layers: int = 4,
-        dropout: float = 0.0,
-        norm: str = "batch",
-        residual: bool = True,
-    ) -> None:
-        super().__init__(
-            in_channels, hidden_channels, out_channels, edge_channels, num_layers, dropout, norm, residual
-        )
 
     def make_conv(self, width: int, norm: str) -> torch.nn.Module:
         """Make a PNAConv for nodes that all have one edge, until `measure_degrees` knows better."""

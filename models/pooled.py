@@ -12,26 +12,9 @@ from gnnsparse.errors import check_choice
 from gnnsparse.nn import dropout as drop
 from gnnsparse.nn import pool_graphs
 from gnnsparse.nn.functional import POOLS
-from models.gat import GAT, GATv2
-from models.gatedgcn import GatedGCN
-from models.gcn import GCN
-from models.gine import GINE
-from models.graphsage import GraphSAGE
-from models.meshgraphnet import MeshGraphNet
-from models.pna import PNA
-from models.registry import options_like, register_variant
+from models.registry import register_around
 
-__all__ = [
-    "Pooled",
-    "PooledGAT",
-    "PooledGATv2",
-    "PooledGCN",
-    "PooledGINE",
-    "PooledGatedGCN",
-    "PooledGraphSAGE",
-    "PooledMeshGraphNet",
-    "PooledPNA",
-]
+__all__ = ["Pooled"]
 
 
 class Pooled(torch.nn.Module):
@@ -107,57 +90,7 @@ class Pooled(torch.nn.Module):
         return self.lin(drop(pooled, share, self.training))
 
 
-@register_variant("gcn", task="graph", like=options_like(GCN, "pool", "mean"))
-class PooledGCN(Pooled):
-    """Pooled with a GCN."""
-
-    encoder_class = GCN
-
-
-@register_variant("graphsage", task="graph", like=options_like(GraphSAGE, "pool", "mean"))
-class PooledGraphSAGE(Pooled):
-    """Pooled with a GraphSAGE."""
-
-    encoder_class = GraphSAGE
-
-
-@register_variant("gat", task="graph", like=options_like(GAT, "pool", "mean"))
-class PooledGAT(Pooled):
-    """Pooled with a GAT."""
-
-    encoder_class = GAT
-
-
-@register_variant("gatv2", task="graph", like=options_like(GATv2, "pool", "mean"))
-class PooledGATv2(Pooled):
-    """Pooled with a GATv2."""
-
-    encoder_class = GATv2
-
-
-@register_variant("gine", task="graph", like=options_like(GINE, "pool", "mean"))
-class PooledGINE(Pooled):
-    """Pooled with a GINE."""
-
-    encoder_class = GINE
-
-
-@register_variant("gatedgcn", task="graph", like=options_like(GatedGCN, "pool", "mean"))
-class PooledGatedGCN(Pooled):
-    """Pooled with a GatedGCN."""
-
-    encoder_class = GatedGCN
-
-
-@register_variant("pna", task="graph", like=options_like(PNA, "pool", "mean"))
-class PooledPNA(Pooled):
-    """Pooled with a PNA."""
-
-    encoder_class = PNA
-
-
-@register_variant("meshgraphnet", task="graph", like=options_like(MeshGraphNet, "pool", "mean"))
-class PooledMeshGraphNet(Pooled):
-    """Pooled with a MeshGraphNet."""
-
-    encoder_class = MeshGraphNet
+register_around(
+    Pooled, "graph",
+    ("gcn", "graphsage", "gat", "gatv2", "gine", "gatedgcn", "pna", "meshgraphnet"), pool="mean",
+)  # fmt: skip

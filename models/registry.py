@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ import torch
 from gnnsparse.errors import bad_value
 from gnnsparse.registry import MADE_OF, Registry
 
-__all__ = ["MODELS", "REGISTRY", "REQUIRED", "Model", "options_like", "register_model", "register_variant"]
+__all__ = ["MODELS", "REGISTRY", "REQUIRED", "Model", "register_around", "register_model", "register_variant"]
 
 Build = TypeVar("Build", bound=Callable[..., torch.nn.Module])
 
@@ -107,11 +108,6 @@ def _options_of(build: Callable[..., torch.nn.Module]) -> dict[str, Any]:
     return {name: option.default for name, option in parameters.items() if name not in decided}
 
 
-def options_like(build: Callable[..., torch.nn.Module], name: str, default: Any) -> dict[str, Any]:
-    """Return the options of a model with their defaults, and one more."""
-    return {**_options_of(build), name: default}
-
-
 #: The models by name.
 MODELS: Registry[Model] = Registry("model")
 
@@ -187,3 +183,23 @@ def register_variant(
         return build
 
     return keep
+
+
+def register_around(kind: type[torch.nn.Module], task: str, names: tuple[str, ...], **options: Any) -> None:
+    """Register a class around models of nodes for another task: a class of its own for each of the models.
+
+    Args:
+        kind: the class, whose attribute `encoder_class` is the class of a model, and which takes its options.
+        task: the task, a name in gnnsparse.train.tasks, which the models have no class for yet.
+        names: the names of the models.
+        options: the options of `kind` itself with their defaults.
+
+    Raises:
+        ValueError: there is no such model, or it has a class for the task.
+    """
+    for name in names:
+        encoder: Any = MODELS[MODELS.check(name)].build
+        around = type(f"{kind.__name__}{encoder.__name__}", (kind,), {"encoder_class": encoder})
+        around.__module__ = kind.__module__
+        setattr(sys.modules[kind.__module__], around.__name__, around)  # where pickles look for it
+        register_variant(name, task=task, like={**_options_of(encoder), **options})(around)

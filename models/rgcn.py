@@ -10,10 +10,10 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.nn import RGCNConv
 from gnnsparse.sparse.typed import TypedGraph
-from models.registry import options_like, register_model, register_variant
+from models.registry import register_around, register_model
 from models.typed import LinkedTyped, TypedModel
 
-__all__ = ["RGCN", "LinkedRGCN"]
+__all__ = ["RGCN"]
 
 
 # Layers prepare the mean of each relation by themselves.
@@ -58,8 +58,4 @@ class RGCN(TypedModel):
         return dict(zip(x, rows.split([of.shape[0] for of in x.values()]), strict=True))
 
 
-@register_variant("rgcn", task="typed_link", like=options_like(RGCN, "predictor_layers", 2))
-class LinkedRGCN(LinkedTyped):
-    """LinkedTyped with an RGCN."""
-
-    encoder_class = RGCN
+register_around(LinkedTyped, "typed_link", ("rgcn",), predictor_layers=2)
