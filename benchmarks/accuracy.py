@@ -37,13 +37,13 @@ from typing import Any
 
 import lightning
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
 import train
 from benchmarks.pyg import with_pyg_layers
+from benchmarks.script import options_of_train, roots_of, script_parser
 from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.train import (
@@ -57,7 +57,6 @@ from gnnsparse.train import (
 )
 from models import MODELS
 
-ROOT = Path(__file__).resolve().parent.parent
 #: Test accuracy of a GCN of PyG 2.8's GCNConv in fp32 on a CPU, in per cent: mean and population standard
 #: deviation over seeds 0 to 9, with the files, model, training and choice of the epoch of this benchmark.
 BASELINE = {"cora": (81.64, 0.93), "citeseer": (70.69, 1.07), "pubmed": (79.09, 0.41)}
@@ -75,8 +74,7 @@ class PygData(FullGraphData):
 def options_of(model: str, dataset: str, root: Path | None, device: str) -> DictConfig:
     """Return the options of train.py for a model and a data set."""
     overrides = [f"model={model}", f"dataset={dataset}", f"device={device}"]
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        cfg = compose("train", overrides)
+    cfg: DictConfig = options_of_train(overrides)
     if root is not None:
         cfg.dataset.root = str(root)
     return cfg
@@ -218,26 +216,22 @@ def table_of(rows: list[dict[str, Any]], device: str) -> Table:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = script_parser(__doc__, device="auto")
     names = [name for name, model in MODELS.items() if model.task == "node"]
     parser.add_argument("--model", nargs="+", default=["gcn"], choices=names)
     parser.add_argument("--datasets", nargs="+", default=list(BASELINE))
     parser.add_argument("--precisions", nargs="+", default=["fp32", "tf32", "fp16"])
     parser.add_argument("--seeds", type=int, default=10, help="number of seeds, from 0 on")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--jobs", type=int, default=1, help="processes that train at a time")
     parser.add_argument("--planetoid", type=Path, metavar="DIR", help="has a folder for each data set")
     parser.add_argument("--root-of", action="append", default=[], metavar="NAME=DIR")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse()
     roots = {name: args.planetoid / name for name in BASELINE} if args.planetoid else {}
-    roots.update({name: Path(folder) for name, _, folder in (pair.partition("=") for pair in args.root_of)})
+    roots |= roots_of(args.root_of)
     console, header = Console(), describe_environment(resolve_device(args.device))
     rows = kept_rows(args.out, header, args.seeds)
     with workers(args.jobs) as pool:

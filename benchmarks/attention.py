@@ -12,18 +12,16 @@ far their output is from that in fp16. On patterns of Transformers `attention_pe
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import gnnsparse
 from benchmarks.graph_attention import times
+from benchmarks.script import record, script_parser
 from gnnsparse.data import graph_like
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import measure
 
 FEATURES = 64
@@ -100,25 +98,15 @@ def on_graph(name: str, precisions: list[str], repeats: int) -> Iterator[dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = script_parser(__doc__)
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=["fp16"])
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("needs an NVIDIA GPU")
-    rows: list[dict[str, Any]] = []
-    for name in args.graphs:
-        rows += on_graph(name, args.precision, args.repeats)
-    for row in rows:
-        print(
-            ", ".join(
-                f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()
-            )
-        )
-    if args.out is not None:
-        write_json(args.out, {**describe_environment(torch.device("cuda")), "rows": rows})
+    rows = (row for name in args.graphs for row in on_graph(name, args.precision, args.repeats))
+    record(rows, args.out, "cuda")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -34,9 +33,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gnnsparse
 from benchmarks.graph_attention import DTYPES, MESHES, mesh, times
+from benchmarks.script import record, script_parser
 from gnnsparse import masks
 from gnnsparse.data import graph_like
-from gnnsparse.runtime.environment import describe_environment, write_json
 
 _Call = Callable[..., torch.Tensor]
 _PRECISIONS = {**DTYPES, "bf16": torch.bfloat16}
@@ -519,7 +518,7 @@ def rows(
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = script_parser(__doc__, device="cuda")
     works = ", ".join(ROWS).replace("%", "%%")  # argparse formats it
     parser.add_argument("--only", nargs="+", default=[*ROWS], choices=ROWS, metavar="WORK", help=works)
     parser.add_argument("--peers", nargs="+", default=[*PEERS], choices=[*PEERS])
@@ -527,11 +526,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name, size in vars(Sizes()).items():
         parser.add_argument(f"--{name}", type=int, default=size, help="of patterns")
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--device", default="cuda")
     parser.add_argument(
         "--probe", action="store_true", help="check one library in one row, and print its problem"
     )
-    parser.add_argument("--out", type=Path, help="JSON file to write, after each result")
     return parser.parse_args(arguments)
 
 
@@ -548,12 +545,7 @@ def main(arguments: list[str] | None = None) -> None:
     about = {name: {"version": p.version(), "problem": p.problem()} for name, p in peers.items()}
     for name, found in about.items():
         print(f"{name}: {found['problem'] or found['version'] or 'no version'}", flush=True)
-    results: dict[str, Any] = {**describe_environment(device), **vars(sizes), "peers": about, "rows": []}
-    for row in measured:
-        print(row, flush=True)
-        results["rows"].append(row)
-        if options.out is not None:
-            write_json(options.out, results)
+    record(measured, options.out, device, **vars(sizes), peers=about)
 
 
 if __name__ == "__main__":

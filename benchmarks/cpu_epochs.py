@@ -15,36 +15,29 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gnnsparse.runtime.environment import describe_environment, write_json
+from benchmarks.script import ROOT, record, roots_of, run_train, script_parser
 
-ROOT = Path(__file__).resolve().parents[1]
 EPOCHS, THREADS = 200, 2
 #: Who trains, and the option of train.py that tells them apart; None: PyG.
 TRAINERS = {"gnnsparse": "auto", "gnnsparse, dense features": "off", "pyg": None}
 _BUSY = "while True: pass"
 
 
-def train(dataset: str, root: str, sparse_features: str) -> dict[str, float]:
+def train(dataset: str, root: Path, sparse_features: str) -> dict[str, float]:
     """Run train.py, and return the milliseconds of an epoch and the score."""
-    with tempfile.TemporaryDirectory() as folder:
-        options = {
-            "model": "gcn", "dataset": dataset, "dataset.root": root, "device": "cpu",
-            "trainer.max_epochs": EPOCHS, "trainer.sparse_features": sparse_features,
-            "trainer.progress": "false", "hydra.run.dir": f"{folder}/run",
-        }  # fmt: skip
-        words = [f"{name}={value}" for name, value in options.items()]
-        command = [sys.executable, str(ROOT / "train.py"), *words]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        result = json.loads((Path(folder) / "run" / "result.json").read_text())
+    result = run_train(
+        "model=gcn", f"dataset={dataset}", f"dataset.root={root}", "device=cpu",
+        f"trainer.max_epochs={EPOCHS}", f"trainer.sparse_features={sparse_features}",
+    )  # fmt: skip
     return {"milliseconds": result["epoch_milliseconds"], "test": result["metrics"]["test"]["accuracy"]}
 
 
-def train_pyg(dataset: str, root: str) -> dict[str, float]:
+def train_pyg(dataset: str, root: Path) -> dict[str, float]:
     """Train PyG's GCN in this process, and return the same."""
     import torch
     import torch.nn.functional as F  # noqa: N812
@@ -85,7 +78,7 @@ def train_pyg(dataset: str, root: str) -> dict[str, float]:
     return {"milliseconds": 1e3 * statistics.median(times), "test": best[1]}
 
 
-def run(trainer: str, dataset: str, root: str) -> dict[str, float]:
+def run(trainer: str, dataset: str, root: Path) -> dict[str, float]:
     """Train in another process."""
     choice = TRAINERS[trainer]
     if choice is not None:
@@ -96,33 +89,30 @@ def run(trainer: str, dataset: str, root: str) -> dict[str, float]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--root", action="append", required=True, help="a data set and its folder: cora=DIR")
-    parser.add_argument("--pyg", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    roots = dict(word.split("=", 1) for word in options.root)
-    if options.pyg:
-        print(json.dumps(train_pyg(options.pyg, roots[options.pyg])))
-        return
-    os.environ["OMP_NUM_THREADS"] = str(THREADS)
-    rows: list[dict[str, Any]] = []
+def rows(roots: dict[str, Path]) -> Iterator[dict[str, Any]]:
     for busy in (0, 1):
         others = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(busy)]
         try:
             for dataset, root in roots.items():
                 for trainer in TRAINERS:
                     found = run(trainer, dataset, root)
-                    rows.append({"dataset": dataset, "trainer": trainer, "busy": busy, **found})
-                    print(*rows[-1].values(), sep="  ", flush=True)
+                    yield {"dataset": dataset, "trainer": trainer, "busy": busy, **found}
         finally:
             for other in others:
                 other.kill()
-    if options.out:
-        write_json(options.out, {**describe_environment("cpu"), "epochs": EPOCHS, "rows": rows})
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
+    parser.add_argument("--root", action="append", required=True, help="a data set and its folder: cora=DIR")
+    parser.add_argument("--pyg", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    roots = roots_of(options.root)
+    if options.pyg:
+        print(json.dumps(train_pyg(options.pyg, roots[options.pyg])))
+        return
+    os.environ["OMP_NUM_THREADS"] = str(THREADS)
+    record(rows(roots), options.out, "cpu", epochs=EPOCHS)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ sums in another order differ in their last bits, and training enlarges that.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import dataclasses
 import time
@@ -36,13 +35,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.pyg import with_pyg_layers
+from benchmarks.script import record, script_parser
 from gnnsparse import SparseOperand
 from gnnsparse.data import GraphDataset
 from gnnsparse.data.datasets import EdgeFeatures
 from gnnsparse.data.molecules import load_molecules
 from gnnsparse.data.tu import load_tu
 from gnnsparse.nn import ResGatedGraphConv
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.train import PreprocessConfig
 from gnnsparse.train.statistics import compare_paired, summarize
 from gnnsparse.train.tasks.graph import GraphData, GraphsBatch
@@ -225,34 +224,31 @@ def measured(name: str, task: Task, model: str, seeds: int) -> Iterator[dict[str
         yield {"task": name, "model": model, "metric": metric, **compared(*scores), "seconds": seconds}
 
 
+def shown(row: dict[str, Any]) -> str:
+    sides = [f"{of} {row[of]['mean']:.3f} ± {row[of]['standard_deviation']:.3f}" for of in ("ours", "peer")]
+    return f"{row['task']} {row['model']} {row['metric']} {sides} {row['difference_in_deviations']}"
+
+
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--data", type=Path, help="the folder of published files, for proteins")
     parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=list(TASKS))
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS))
     parser.add_argument("--graphs", type=int, default=1000, help="generated molecules")
     parser.add_argument("--seeds", type=int, default=5, help="2 or more")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     if options.seeds < 2:
         parser.error("--seeds: one seed has no deviation; accepted: 2 or more")
     if options.data is None and "proteins" in options.tasks:
         parser.error("--data: proteins is read from files; accepted: their folder, or --tasks without it")
-    rows: list[dict[str, Any]] = []
-    for name in options.tasks:
-        task = TASKS[name](options.data, options.graphs)
-        for model in options.models:
-            for row in measured(name, task, model, options.seeds):
-                rows.append(row)
-                sides = [
-                    f"{of} {row[of]['mean']:.3f} ± {row[of]['standard_deviation']:.3f}"
-                    for of in ("ours", "peer")
-                ]
-                print(name, model, row["metric"], *sides, row["difference_in_deviations"], flush=True)
-            if options.out is not None:  # after each model, because a run takes minutes
-                write_json(options.out, {**describe_environment("cpu"), "rows": rows})
+    tasks = ((name, TASKS[name](options.data, options.graphs)) for name in options.tasks)
+    rows = (
+        row
+        for name, task in tasks
+        for model in options.models
+        for row in measured(name, task, model, options.seeds)
+    )
+    record(rows, options.out, "cpu", show=shown)
 
 
 if __name__ == "__main__":

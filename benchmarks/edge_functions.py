@@ -10,9 +10,7 @@ in which the GPU reads the rows of x that the edges name.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +18,9 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from benchmarks.graph_attention import DTYPES, times
+from benchmarks.script import device_of, record, script_parser
+from gnnsparse.bench.kernels import gather_floor
 from gnnsparse.data import graph_like
-from gnnsparse.precision import dense_view
-from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, path
-from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.runtime.timing import measure
 
 WIDTH, NUMBERS = 128, 8
 
@@ -59,18 +55,6 @@ def functions(graph: gnnsparse.SparseGraph, a: gnnsparse.SparseOperand, dtype: t
     }
 
 
-def gather_floor(graph: gnnsparse.SparseGraph, x: torch.Tensor, repeats: int) -> float:
-    """Measure the milliseconds in which the rows of x are read."""
-    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
-    out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=x.device)
-
-    def call() -> None:
-        stream = path().stream(x.device)
-        path().native.cuda_gather_floor(graph.csr.indices, dense_view(x), WIDTH, out, stream)
-
-    return measure(call, x.device, repeats=repeats, graph=True).median
-
-
 def rows(device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
     graph = graph_like("arxiv_like", device=device)
     for precision, dtype in DTYPES.items():
@@ -87,22 +71,16 @@ def rows(device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
                 yield {"message": name, "precision": precision, "name": kind, "nnz": a.nnz, **found,
                        "error": error}  # fmt: skip
         x = torch.randn(graph.num_cols, WIDTH, device=device, dtype=dtype)
-        yield {"precision": precision, "name": "gather floor", "forward_ms": gather_floor(graph, x, repeats)}
+        floor = gather_floor(graph.csr.indices, x, WIDTH, repeats, graph=True)
+        yield {"precision": precision, "name": "gather floor", "forward_ms": floor}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
+    parser = script_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=10)
-    arguments = parser.parse_args()
-    device = torch.device("cuda", torch.cuda.current_device())
+    arguments, device = parser.parse_args(), device_of("cuda")
     torch.manual_seed(0)
-    results: dict[str, Any] = {**describe_environment(device), "functions": []}
-    for row in rows(device, arguments.repeats):
-        print(row, flush=True)
-        results["functions"].append(row)
-    if arguments.out is not None:
-        write_json(arguments.out, results)
+    record(rows(device, arguments.repeats), arguments.out, device, "functions")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,8 @@ the same numbers, in 16 bits or, for "autocast", in float32 under torch.autocast
 
 from __future__ import annotations
 
-import argparse
 import copy
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +19,8 @@ from torch_geometric.nn import MessagePassing
 
 import gnnsparse
 from benchmarks.graph_attention import mesh
+from benchmarks.script import device_of, record, script_parser
 from gnnsparse.nn import InteractionBlock
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import CaptureError, measure
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -127,17 +125,10 @@ def rows(device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
+    parser = script_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=20)
-    arguments = parser.parse_args()
-    device = torch.device("cuda", torch.cuda.current_device())
-    results: dict[str, Any] = {**describe_environment(device), "steps": []}
-    for row in rows(device, arguments.repeats):
-        print(row, flush=True)
-        results["steps"].append(row)
-    if arguments.out is not None:
-        write_json(arguments.out, results)
+    arguments, device = parser.parse_args(), device_of("cuda")
+    record(rows(device, arguments.repeats), arguments.out, device, "steps")
 
 
 if __name__ == "__main__":

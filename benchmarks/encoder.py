@@ -23,12 +23,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gnnsparse
 from benchmarks.dense import make_dense
+from benchmarks.script import device_of, record, script_parser
 from gnnsparse import masks
+from gnnsparse.bench.figures import drawing
 from gnnsparse.nn import TransformerEncoder, TransformerEncoderLayer
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import measure
-from gnnsparse.train import resolve_device
 
 HEAD = 64
 #: Layers, lengths, heads and batch sizes, by type of device.
@@ -106,32 +106,24 @@ def run_case(
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw the milliseconds of each case as a group of bars: dense, then each sparsity."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     cases = list(dict.fromkeys((r["length"], r["heads"], r["batch"]) for r in rows))
     names = list(dict.fromkeys((r["name"], r["sparsity"]) for r in rows))
-    figure = Figure(figsize=(max(7.0, 1.6 * len(cases)), 4.0), layout="constrained")
-    FigureCanvasAgg(figure)  # pyplot would choose a backend that may need a display
-    axes = figure.add_subplot()
-    for place, (name, sparsity) in enumerate(names):
-        mine = [r for r in rows if (r["name"], r["sparsity"]) == (name, sparsity)]
-        at = [cases.index((r["length"], r["heads"], r["batch"])) + 0.8 * place / len(names) for r in mine]
-        label = name if name != "sparse" else f"sparse {sparsity:.0%}"
-        axes.bar(at, [r["ms"] for r in mine], 0.8 / len(names), label=label)
-    ticks = [f"L={length}\nH={heads} B={batch}" for length, heads, batch in cases]
-    axes.set_xticks([i + 0.3 for i in range(len(cases))], ticks)
-    axes.set(yscale="log", ylabel="ms, forward", title=f"{rows[0]['layers']} layers, {rows[0]['precision']}")
-    axes.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with drawing(path, (max(7.0, 1.6 * len(cases)), 4.0)) as figure:
+        axes = figure.add_subplot()
+        for place, (name, sparsity) in enumerate(names):
+            mine = [r for r in rows if (r["name"], r["sparsity"]) == (name, sparsity)]
+            at = [cases.index((r["length"], r["heads"], r["batch"])) + 0.8 * place / len(names) for r in mine]
+            label = name if name != "sparse" else f"sparse {sparsity:.0%}"
+            axes.bar(at, [r["ms"] for r in mine], 0.8 / len(names), label=label)
+        ticks = [f"L={length}\nH={heads} B={batch}" for length, heads, batch in cases]
+        axes.set_xticks([i + 0.3 for i in range(len(cases))], ticks)
+        title = f"{rows[0]['layers']} layers, {rows[0]['precision']}"
+        axes.set(yscale="log", ylabel="ms, forward", title=title)
+        axes.legend(fontsize="small")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.encoder", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser = script_parser(__doc__, device="auto")
     parser.add_argument("--precision", help="default: fp16 on a GPU, fp32 on a CPU")
     parser.add_argument("--lengths", nargs="+", type=int)
     parser.add_argument("--heads", nargs="+", type=int)
@@ -140,32 +132,29 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sparsity", nargs="+", type=float, default=(0.9, 0.95, 0.98))
     parser.add_argument("--vector", type=int, default=8, help="rows of a vector")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--plot", type=Path, help="figure to draw")
     return parser.parse_args(arguments)
+
+
+def shown(r: dict[str, Any]) -> str:
+    error = f"  error {r['error']:.1e}" if "error" in r else ""
+    return (
+        f"L={r['length']} H={r['heads']} B={r['batch']}  {r['name']:12s} {r['sparsity']:4.2f}  "
+        f"{r['ms']:9.3f} ms  {r['speed']:5.2f}x{error}"
+    )
 
 
 @torch.inference_mode()
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    device = torch.empty(0, device=resolve_device(options.device)).device
+    device = device_of(options.device)
     sizes = SIZES[device.type]
     options.precision = options.precision or ("fp16" if device.type == "cuda" else "fp32")
+    layers = options.layers or sizes["layers"]
     lengths, heads = options.lengths or sizes["lengths"], options.heads or sizes["heads"]
     cases = itertools.product(lengths, heads, options.batches or sizes["batches"])
-    header, rows = describe_environment(device), []
-    for case in cases:
-        found = run_case(*case, options.layers or sizes["layers"], options, device)
-        for r in found:
-            error = f"  error {r['error']:.1e}" if "error" in r else ""
-            print(
-                f"L={r['length']} H={r['heads']} B={r['batch']}  {r['name']:12s} {r['sparsity']:4.2f}  "
-                f"{r['ms']:9.3f} ms  {r['speed']:5.2f}x{error}",
-                flush=True,
-            )
-        rows += found
-        if options.out:  # after each case, because a run takes long
-            write_json(options.out, {**header, "vector": options.vector, "rows": rows})
+    found = (row for case in cases for row in run_case(*case, layers, options, device))
+    rows = record(found, options.out, device, show=shown, vector=options.vector)
     if options.plot:
         plot(rows, options.plot)
 

@@ -11,22 +11,20 @@ length and the sizes of groups are varied. X is stored in the precision of the p
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import gnnsparse
+from benchmarks.script import record, script_parser
 from gnnsparse.bench.candidates import KERNELS
 from gnnsparse.data import graph_like
 from gnnsparse.plan import Plan
 from gnnsparse.plan.csr import CsrPlan
 from gnnsparse.runtime.device import VECTOR_BYTES
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
@@ -88,37 +86,33 @@ def operand(name: str, scale: float, precision: str, values: str, device: torch.
     return gnnsparse.prepare(graph, values=normalization, precision=precision, cache=False).to(device)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def rows_of(options: Any, device: torch.device) -> Iterator[dict[str, Any]]:
+    for graph, precision, values in itertools.product(options.graphs, options.precisions, options.values):
+        a = operand(graph, options.scale, precision, values, device)
+        for width in options.widths:
+            found = measured(a, width, options.kernels, options.repeats)
+            yield {"graph": graph, "precision": precision, "values": values, "width": width, **found}
+
+
+def shown(row: dict[str, Any]) -> str:
+    best = min(row["plans"], key=lambda plan: plan["ms"])
+    text = ", ".join(f"{name}={value}" for name, value in best.items() if name != "ms")
+    case = f"{row['graph']:14s} {row['precision']:5s} {row['values']:7s} {row['width']:3d} columns"
+    return f"{case}: auto {row['auto']['ms']:.4f} ms, best {best['ms']:.4f} by {text}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = script_parser(__doc__, device="cuda")
     parser.add_argument("--graphs", nargs="+", default=["arxiv_like", "amazon_like", "dd_like"])
     parser.add_argument("--precisions", nargs="+", default=["fp32", "fp16", "tf32"])
     parser.add_argument("--values", nargs="+", choices=("gcn", "random"), default=["gcn", "random"])
     parser.add_argument("--widths", nargs="+", type=int, default=[1, 2, 3, 4, 7, 8, 16])
     parser.add_argument("--kernels", action="store_true", help="the default plan of each kernel")
-    parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the graphs' nodes and edges")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    return parser
-
-
-def main(arguments: list[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     device = torch.device(options.device)
-    rows: list[dict[str, Any]] = []
-    for graph, precision, values in itertools.product(options.graphs, options.precisions, options.values):
-        a = operand(graph, options.scale, precision, values, device)
-        for width in options.widths:
-            found = measured(a, width, options.kernels, options.repeats)
-            rows.append({"graph": graph, "precision": precision, "values": values, "width": width, **found})
-            best = min(found["plans"], key=lambda plan: plan["ms"])
-            text = ", ".join(f"{name}={value}" for name, value in best.items() if name != "ms")
-            case = f"{graph:14s} {precision:5s} {values:7s} {width:3d} columns"
-            print(f"{case}: auto {found['auto']['ms']:.4f} ms, best {best['ms']:.4f} by {text}", flush=True)
-        if options.out is not None:
-            write_json(options.out, {**describe_environment(device), "scale": options.scale, "rows": rows})
+    record(rows_of(options, device), options.out, device, show=shown, scale=options.scale)
 
 
 if __name__ == "__main__":

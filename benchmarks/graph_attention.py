@@ -9,19 +9,17 @@ take the graphs of a weather model and `times` from here; `attention_peers` time
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
-from benchmarks.train_step import captured, make_step
+from benchmarks.script import device_of, record, script_parser
+from benchmarks.train_step import timed_step
 from gnnsparse.data import graph_like
 from gnnsparse.nn import GATConv, GATv2Conv, TransformerConv
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import measure
 
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
@@ -111,15 +109,8 @@ def step_of(kind: str, name: str, graph: gnnsparse.SparseGraph) -> dict[str, Any
     y = torch.randint(CLASSES, (graph.num_rows,), device=device)
     edge_index = torch.stack([graph.csr.indices.long(), graph.csr.row_index()])
     train = torch.rand(graph.num_rows, device=device) < 0.5
-    autocast = precision if precision == "fp16" else None
-    step = make_step(model.to(device), edge_index, x, y, train, autocast)
-    loss = float(step())
-    torch.cuda.reset_peak_memory_stats(device)
-    if kind.endswith("captured"):
-        step = captured(step)
-    ms = measure(step, device, repeats=10).median
-    return {"layer": name, "name": kind, "ms": ms, "loss": loss,
-            "peak_gb": torch.cuda.max_memory_allocated(device) / 1e9}  # fmt: skip
+    found = timed_step(kind, model.to(device), edge_index, x, y, train, repeats=10)
+    return {"layer": name, "name": kind, **found}
 
 
 def steps(device: torch.device) -> Iterator[dict[str, Any]]:
@@ -134,17 +125,9 @@ def steps(device: torch.device) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
-    arguments = parser.parse_args()
-    device = torch.device("cuda", torch.cuda.current_device())
+    arguments, device = script_parser(__doc__).parse_args(), device_of("cuda")
     torch.manual_seed(0)
-    results: dict[str, Any] = {**describe_environment(device), "steps": []}
-    for row in steps(device):
-        print(row, flush=True)
-        results["steps"].append(row)
-    if arguments.out is not None:
-        write_json(arguments.out, results)
+    record(steps(device), arguments.out, device, "steps")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ than one of half as many, loggers and validation left out. On a GPU its steps ar
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import time
@@ -34,9 +32,9 @@ from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINConv, global_add_pool
 
+from benchmarks.script import device_of, record, script_parser
 from gnnsparse.data import GraphDataset
 from gnnsparse.data.tu import load_tu
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
 from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
 from models import MODELS
@@ -237,11 +235,9 @@ def measure(
         row[f"{name}_processor_ms"] = min(processor)
     for kind in ("ms", "median_ms", "processor_ms"):
         row[f"speedup_{kind}"] = row[f"pyg_epoch_{kind}"] / row[f"gnnsparse_epoch_{kind}"]
-    ways = (
-        {"train": capture}
-        if capture == "off" or device.type == "cpu"
-        else {"train": capture, "train_off": "off"}
-    )
+    ways = {"train": capture}
+    if capture != "off" and device.type != "cpu":
+        ways["train_off"] = "off"
     for name, way in ways.items():
         # Steps that are launched one by one take several times as long: fewer of them are enough.
         taken = train_milliseconds(
@@ -258,47 +254,26 @@ def _epoch_of(side: Any) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__, device="cpu")
     parser.add_argument(
         "--root", type=Path, required=True, help="the folder with PROTEINS.npz and the others"
     )
     parser.add_argument("--datasets", nargs="+", default=list(TITLES), choices=TITLES)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument(
-        "--capture",
-        default="auto",
-        choices=("auto", "on", "off"),
-        help="trainer.capture of the epochs of fit",
-    )
+    text = "trainer.capture of the epochs of fit"
+    parser.add_argument("--capture", default="auto", choices=("auto", "on", "off"), help=text)
     parser.add_argument("--fit-epochs", type=int, default=160, help="epochs of fit that are timed")
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     given = parser.parse_args()
-    device = torch.empty(0, device=given.device).device
-    settings: dict[str, Any] = {
-        "batch_size": given.batch_size,
-        "hidden_channels": HIDDEN,
-        "num_layers": LAYERS,
-    }
-    settings |= {
-        "rounds": given.rounds,
-        "capture": given.capture,
-        "fit_epochs": given.fit_epochs,
+    device = device_of(given.device)
+    settings = {
+        "batch_size": given.batch_size, "hidden_channels": HIDDEN, "num_layers": LAYERS,
+        "rounds": given.rounds, "capture": given.capture, "fit_epochs": given.fit_epochs,
         "load_average": round(os.getloadavg()[0], 1),
-    }
-    rows = []
-    for title in given.datasets:
-        rows.append(
-            measure(
-                title, given.root, device, given.batch_size, given.rounds, given.capture, given.fit_epochs
-            )
-        )
-        print(json.dumps(rows[-1]), flush=True)
-    if given.out is not None:
-        write_json(given.out, {**describe_environment(given.device), "settings": settings, "rows": rows})
+    }  # fmt: skip
+    how = given.batch_size, given.rounds, given.capture, given.fit_epochs
+    rows = (measure(title, given.root, device, *how) for title in given.datasets)
+    record(rows, given.out, device, settings=settings)
 
 
 if __name__ == "__main__":

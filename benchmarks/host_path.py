@@ -16,7 +16,6 @@ The plain step has the layers of the GCN's without its products: its time is tor
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import shutil
@@ -25,7 +24,7 @@ import subprocess
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -34,9 +33,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
+from benchmarks.script import record, script_parser
 from gnnsparse.nn import dropout
 from gnnsparse.runtime import device as device_module
-from gnnsparse.runtime.environment import describe_environment, write_json
 from models import GCN
 
 NATIVE = Path(__file__).resolve().parents[1] / "native"
@@ -197,40 +196,42 @@ def make_plain_step(nodes: int, device: str) -> Callable[[], object]:
     return step
 
 
-def measure(replay: bool, device: str) -> list[dict[str, Any]]:
+def measure(replay: bool, device: str) -> Iterator[dict[str, Any]]:
     def wait() -> None:
         if not replay:
             torch.cuda.synchronize()
 
-    rows: list[dict[str, Any]] = []
     nodes = 128 if replay else NODES
 
-    def add(name: str, precision: str, width: int, call: Callable[[], object], group: int) -> None:
+    def timed(
+        name: str, precision: str, width: int, call: Callable[[], object], group: int
+    ) -> dict[str, Any]:
         times = host_times(call, wait, group)
-        rows.append({"call": name, "precision": precision, "width": width, "microseconds": times})
-        print(f"{name:26} {precision} {width:3}  {times['median']:8.2f} {times['fastest']:8.2f} us")
+        return {"call": name, "precision": precision, "width": width, "microseconds": times}
 
     for precision in ("fp16", "fp32"):
         for width in (7, 16, 64):
             for name, call in product_calls(precision, width, device).items():
-                add(name, precision, width, call, GROUP)
-        add("GCN step", precision, 16, make_step(nodes, precision, device), STEP_GROUP)
-    add("plain torch step", "fp32", 16, make_plain_step(nodes, device), STEP_GROUP)
-    return rows
+                yield timed(name, precision, width, call, GROUP)
+        yield timed("GCN step", precision, 16, make_step(nodes, precision, device), STEP_GROUP)
+    yield timed("plain torch step", "fp32", 16, make_plain_step(nodes, device), STEP_GROUP)
+
+
+def shown(row: dict[str, Any]) -> str:
+    times = row["microseconds"]
+    case = f"{row['call']:26} {row['precision']} {row['width']:3}"
+    return f"{case}  {times['median']:8.2f} {times['fastest']:8.2f} us"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("--replay", action="store_true", help="no GPU: native functions queue nothing")
-    parser.add_argument("--out", type=Path, help="a JSON file")
     args = parser.parse_args()
     device = "cpu" if args.replay else "cuda"
     torch.set_num_threads(1)
     path = IdlePath(idle_native()) if args.replay else device_module.path()
     with device_module.use(path):
-        rows = measure(args.replay, device)
-    if args.out is not None:
-        write_json(args.out, {**describe_environment(device), "replay": args.replay, "rows": rows})
+        record(measure(args.replay, device), args.out, device, show=shown, replay=args.replay)
 
 
 if __name__ == "__main__":

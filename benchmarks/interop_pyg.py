@@ -13,14 +13,11 @@ compared, as a machine is shared.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,9 +25,9 @@ import torch.nn.functional as F  # noqa: N812
 import torch_geometric.nn as pyg
 
 import gnnsparse.interop.pyg as interop
-from benchmarks.train_step import captured, make_step
+from benchmarks.script import device_of, record, script_parser
+from benchmarks.train_step import timed_step
 from gnnsparse.data import graph_like
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import CaptureError, measure
 
 NODES, EDGES, WIDTH = 50_000, 1_000_000, 64
@@ -166,18 +163,9 @@ def step_of(kind: str, name: str, edge_index: torch.Tensor, nodes: int) -> dict[
     x = torch.randn(nodes, CHANNELS, dtype=torch.float32, device=device)
     y = torch.randint(CLASSES, (nodes,), device=device)
     train = torch.rand(nodes, dtype=torch.float32, device=device) < 0.5
-    step = make_step(model, edge_index, x, y, train, "fp16" if kind.startswith("fp16") else None)
-    for _ in range(_WARMUP):
-        loss = float(step())
-    torch.cuda.reset_peak_memory_stats(device)
-    if kind.endswith("captured"):
-        step = captured(step)
-    # Steps on a small graph take what the host takes, which varies.
-    ms = measure(step, device, repeats=20 if nodes > 10_000 else 200).median
-    peak = (torch.cuda.max_memory_allocated(device) - before) / 1e9
-    # GIN's sums over the neighbours of hubs are too large for half precision, PyG's too.
-    shown = loss if math.isfinite(loss) else None
-    return {"layer": name, "name": kind, "nodes": nodes, "ms": ms, "loss": shown, "peak_gb": peak}
+    repeats = 20 if nodes > 10_000 else 200  # steps on a small graph take what the host takes, which varies
+    found = timed_step(kind, model, edge_index, x, y, train, repeats=repeats, warmup=_WARMUP, before=before)
+    return {"layer": name, "name": kind, "nodes": nodes, **found}
 
 
 def steps(
@@ -199,33 +187,22 @@ def steps(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
+    parser = script_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--parts", nargs="+", default=None, choices=["layers", "calls", "steps"])
     parser.add_argument("--layers", nargs="+", default=[*CONVS, "APPNP"], choices=[*CONVS, "APPNP"])
     graphs = ["arxiv_like", "cora_like"]
     parser.add_argument("--graphs", nargs="+", default=graphs, choices=graphs, help="of the steps")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS), help="of the steps")
-    arguments = parser.parse_args()
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    parts = arguments.parts or (["layers", "steps"] if on_gpu else ["layers"])
-    results: dict[str, Any] = {**describe_environment(device)}
-    for part in parts:
-        results[part] = []
-        chosen = [name for name in arguments.layers if name in CONVS], arguments.graphs, arguments.kinds
-        on_cpu = [name for name in arguments.layers if name in LAYERS]
+    arguments, device, results = parser.parse_args(), device_of("auto"), dict[str, Any]()
+    for part in arguments.parts or (["layers", "steps"] if device.type == "cuda" else ["layers"]):
+        chosen = [name for name in arguments.layers if name in CONVS]
         rows = {
-            "layers": layers(arguments.repeats, on_cpu),
-            "calls": calls(arguments.repeats, chosen[0]),
-            "steps": steps(device, *chosen),
+            "layers": layers(arguments.repeats, [name for name in arguments.layers if name in LAYERS]),
+            "calls": calls(arguments.repeats, chosen),
+            "steps": steps(device, chosen, arguments.graphs, arguments.kinds),
         }[part]
-        for row in rows:
-            print(row, flush=True)
-            results[part].append(row)
-    if arguments.out is not None:
-        write_json(arguments.out, results)
+        results[part] = record(rows, arguments.out, device, part, **results)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.script import record, script_parser
 from gnnsparse import SparseGraph
 from gnnsparse.data import build_graph, edges_like, generate_graph, graph_info, open_graph
 from gnnsparse.distributed.estimate import StreamedCounts
 from gnnsparse.nn import SAGEConv
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.sampling import FeatureStore, NeighborSampler
 
 FEATURES, HIDDEN, CLASSES = 128, 256, 172
@@ -178,8 +178,7 @@ def run_step(options: argparse.Namespace) -> dict[str, Any]:
     return {"name": step, **found, **about}
 
 
-def run_steps(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
+def run_steps(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     steps = ["generate", "open", "plan", "write", "build", "memory", "sample"]
     if not options.in_memory:
         steps.remove("memory")
@@ -193,17 +192,12 @@ def run_steps(options: argparse.Namespace) -> list[dict[str, Any]]:
         ]  # fmt: skip
         command = [sys.executable, "-m", "benchmarks.large_graph", *words]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        found = json.loads(done.stdout)
-        print(json.dumps(found), file=sys.stderr, flush=True)
         if step != "write":
-            rows.append(found)
-    return rows
+            yield json.loads(done.stdout)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main() -> None:
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--folder", type=Path, required=True, metavar="DIR", help="a new folder for all files"
     )
@@ -211,26 +205,21 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--memory", type=float, default=1.0, metavar="GB")
     parser.add_argument("--in-memory", action="store_true", help="make the graph in memory, too")
-    parser.add_argument("--out", type=Path, metavar="FILE.json")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
         print(json.dumps(run_step(options)))
-        return 0
-    options.folder.mkdir()
-    try:
-        rows = run_steps(options)
-    finally:
-        shutil.rmtree(options.folder)
+        return
     settings = {
         "graph": options.name, "scale": options.scale, "memory_gb": options.memory, "fanouts": list(FANOUTS),
         "batch_size": BATCH, "steps": STEPS, "features": FEATURES, "hidden": HIDDEN,
     }  # fmt: skip
-    content = {**describe_environment("cpu"), "settings": settings, "rows": rows}
-    if options.out is not None:
-        write_json(options.out, content)
-    return 0
+    options.folder.mkdir()
+    try:
+        record(run_steps(options), options.out, "cpu", settings=settings)
+    finally:
+        shutil.rmtree(options.folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from lightning.pytorch.callbacks import Callback
 from omegaconf import DictConfig, OmegaConf
 
 import train
 from benchmarks.dense import make_dense
+from benchmarks.script import options_of_train, script_parser
+from gnnsparse.bench.figures import drawing
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.train import FitResult, SequenceClassifier, TrainerConfig, fit
 from gnnsparse.train.tasks import TASKS
 
-ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = ("fused", "unfused", "masked", "dense")
 #: Variants that compute equal functions.
 EQUIVALENT = ("fused", "unfused", "masked")
@@ -61,8 +61,8 @@ def options_of(options: argparse.Namespace) -> DictConfig:
         f"dataset.val_size={options.val}", f"dataset.test_size={options.val}",
         f"trainer.max_epochs={options.epochs}", "model.dropout=0.0", *options.overrides,
     ]  # fmt: skip
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("train", overrides)
+    cfg: DictConfig = options_of_train(overrides)
+    return cfg
 
 
 def run(cfg: DictConfig, variant: str) -> tuple[list[float], FitResult]:
@@ -83,36 +83,24 @@ def run(cfg: DictConfig, variant: str) -> tuple[list[float], FitResult]:
 
 
 def plot(curves: dict[str, list[float]], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)  # pyplot would choose a backend that may need a display
-    axes = figure.add_subplot()
-    for width, (name, losses) in zip((5.0, 3.0, 1.0, 1.0), curves.items(), strict=False):
-        axes.plot(range(1, len(losses) + 1), losses, label=name, linewidth=width, alpha=0.7)
-    axes.set(xlabel="step", ylabel="training loss")
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with drawing(path, (7.0, 4.0)) as figure:
+        axes = figure.add_subplot()
+        for width, (name, losses) in zip((5.0, 3.0, 1.0, 1.0), curves.items(), strict=False):
+            axes.plot(range(1, len(losses) + 1), losses, label=name, linewidth=width, alpha=0.7)
+        axes.set(xlabel="step", ylabel="training loss")
+        axes.legend()
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.loss_curves",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser(__doc__, device="auto")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--min-length", type=int, default=16)
     parser.add_argument("--max-length", type=int, default=64)
     parser.add_argument("--train", type=int, default=1024, help="training expressions")
     parser.add_argument("--val", type=int, default=256, help="validation and test expressions, each")
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--plot", type=Path, help="figure to draw")
     parser.add_argument("overrides", nargs="*", metavar="-- option=value")
     return parser.parse_args(arguments)
@@ -122,25 +110,22 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     cfg = options_of(options)
     device = train.read_settings(cfg).device
-    curves, rows = {}, []
+    header, curves, rows = describe_environment(device), {}, []
     for variant in options.variants:
-        curves[variant], result = run(cfg.copy(), variant)
+        losses, result = run(cfg.copy(), variant)
         scores = {part: of["accuracy"] for part, of in result.metrics.items()}
-        losses = curves[variant]
         rows.append(
             {"variant": variant, "losses": losses, "accuracy": scores, "best_epoch": result.best_epoch}
         )
-        print(
-            f"{variant:8s} loss {losses[0]:.4f} -> {losses[-1]:.4f}  test {100 * scores['test']:.2f} %",
-            flush=True,
-        )
+        curves[variant], test = losses, 100 * scores["test"]
+        print(f"{variant:8s} loss {losses[0]:.4f} -> {losses[-1]:.4f}  test {test:.2f} %", flush=True)
     compared = [torch.tensor(curves[name]) for name in EQUIVALENT if name in curves]
     apart = max((float((a - compared[0]).abs().max()) for a in compared), default=0.0)
     print(f"largest difference of {', '.join(name for name in EQUIVALENT if name in curves)}: {apart:.2e}")
     if options.out:
         about = {"pattern": dict(cfg.pattern), "dataset": dict(cfg.dataset), "model": dict(cfg.model)}
-        header = {**describe_environment(device), "precision": cfg.precision, **about}
-        write_json(options.out, {**header, "largest_difference": apart, "rows": rows})
+        about |= {"precision": cfg.precision, "largest_difference": apart}
+        write_json(options.out, {**header, **about, "rows": rows})
     if options.plot:
         plot(curves, options.plot)
 

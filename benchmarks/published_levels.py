@@ -19,7 +19,6 @@ folders in RUNS and are not repeated if they are there and have ended, and rows 
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
@@ -34,13 +33,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.script import ROOT, script_parser
+from gnnsparse.bench.render import ENVIRONMENT
 from gnnsparse.runtime.environment import write_json
 from gnnsparse.train.statistics import cross_validated, summarize
 
-TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 RUNS = 10
-#: What result.json says of the machine and the code of a run.
-MACHINE = ("device", "device_name", "threads", "versions", "commit", "date")
 
 
 @dataclass(frozen=True)
@@ -109,15 +107,10 @@ def curve_of(folder: Path, metric: str) -> list[float]:
 
 def commands_of(case: Case, data: Path, device: str) -> list[list[str]]:
     """Return the command of each run of a case."""
-    quiet = (
-        "trainer.plots=false",
-        "trainer.progress=false",
-        "trainer.logger=csv",
-        "trainer.checkpoint=false",
-    )
+    quiet = "trainer.plots=false", "trainer.progress=false", "trainer.logger=csv", "trainer.checkpoint=false"
     every = ("trainer.val_every=1",) if case.best_mean else ()
     root = f"dataset.root={(data / case.folder).absolute()}"
-    common = [sys.executable, str(TRAIN), *case.options, root, f"device={device}", *quiet, *every]
+    common = [sys.executable, str(ROOT / "train.py"), *case.options, root, f"device={device}", *quiet, *every]
     return [[*common, f"{case.varied}={value}"] for value in range(RUNS)]
 
 
@@ -141,7 +134,7 @@ def row_of(name: str, case: Case, results: list[dict[str, Any]], folders: list[P
         "source": case.source,
         "within_deviation": abs(100 * found.mean - case.mean) <= case.deviation,
         "seconds": [result["fit_seconds"] for result in results],
-        **{name: results[0][name] for name in MACHINE},
+        **{name: results[0][name] for name in ENVIRONMENT},
     }
 
 
@@ -165,15 +158,11 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.published_levels", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = script_parser(__doc__, device="auto")
     parser.add_argument("--data", type=Path, required=True, help="folder of published files")
     parser.add_argument("--runs", type=Path, required=True, help="folder for the runs of train.py")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     given = parser.parse_args()
     rows = kept_rows(given.out, given.cases)
     with ThreadPoolExecutor(given.jobs) as pool:
@@ -182,16 +171,14 @@ def main() -> None:
         for name in given.cases:
             commands = commands_of(CASES[name], given.data, given.device)
             folders = [given.runs / f"{name}-{value}" for value in range(RUNS)]
-            queued[name] = (
-                folders,
-                [pool.submit(run_once, *run) for run in zip(commands, folders, strict=True)],
-            )
+            jobs = [pool.submit(run_once, *run) for run in zip(commands, folders, strict=True)]
+            queued[name] = folders, jobs
         for name, (folders, jobs) in queued.items():
             results = [job.result() for job in jobs]
             rows.append(row_of(name, CASES[name], results, folders))
             if given.out is not None:  # after each case, because all of them take long
                 in_order = sorted(rows, key=lambda row: list(CASES).index(row["case"]))
-                write_json(given.out, {**{name: results[0][name] for name in MACHINE}, "rows": in_order})
+                write_json(given.out, {**{name: results[0][name] for name in ENVIRONMENT}, "rows": in_order})
     Console().print(table_of(rows))
 
 

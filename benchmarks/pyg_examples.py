@@ -14,10 +14,10 @@ node_labels and graph_labels of all graphs side by side).
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,11 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
 import gnnsparse.interop.pyg as interop
+from benchmarks.script import device_of, record, script_parser
 from gnnsparse.data import load_dataset
-from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.train import resolve_device
 
 NODE_SETS = ("cora", "pubmed")
+KINDS = ("pyg", "accelerated")
 
 
 class TwoLayers(torch.nn.Module):
@@ -187,52 +187,43 @@ def graph_run(graphs: list[Data], accelerated: bool, seed: int, epochs: int, dev
 def compared(run: Callable[[bool, int], float], seeds: int) -> dict[str, Any]:
     """Run both with all seeds, and return the statistics of their accuracies."""
     found: dict[str, Any] = {"seeds": seeds}
-    for kind in ("pyg", "accelerated"):
+    for kind in KINDS:
         begin = time.perf_counter()
         scores = [run(kind == "accelerated", seed) for seed in range(seeds)]
         found[f"{kind}_seconds"] = time.perf_counter() - begin
         found[f"{kind}_accuracies"] = scores
-        found[f"{kind}_mean"], found[f"{kind}_deviation"] = (
-            statistics.fmean(scores),
-            statistics.pstdev(scores),
-        )
+        found[f"{kind}_mean"] = statistics.fmean(scores)
+        found[f"{kind}_deviation"] = statistics.pstdev(scores)
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=None, help="instead of 200, and 100 of PROTEINS")
-    parser.add_argument("--models", nargs="+", default=[*NODE_MODELS, "GIN"], choices=[*NODE_MODELS, "GIN"])
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
-    args = parser.parse_args()
-    device = resolve_device(args.device)
-    rows: list[dict[str, Any]] = []
-
-    def add(model: str, dataset: str, run: Callable[[bool, int], float]) -> None:
-        rows.append({"model": model, "dataset": dataset, **compared(run, args.seeds)})
-        row = rows[-1]
-        print(
-            f"{model} {dataset}: PyG {row['pyg_mean']:.2f} ± {row['pyg_deviation']:.2f}, accelerated "
-            f"{row['accelerated_mean']:.2f} ± {row['accelerated_deviation']:.2f}",
-            flush=True,
-        )
-        if args.out is not None:
-            write_json(args.out, {**describe_environment(device), "rows": rows})
-
+def rows(args: Any, device: torch.device) -> Iterator[dict[str, Any]]:
     for dataset in NODE_SETS:
         data = load_nodes(dataset, args.data, device)
         for name in args.models:
             if name in NODE_MODELS:
-                add(
-                    name, dataset,
-                    lambda fast, seed, n=name, d=data: node_run(n, d, fast, seed, args.epochs or 200),
-                )  # fmt: skip
+                run = partial(node_run, name, data, epochs=args.epochs or 200)
+                yield {"model": name, "dataset": dataset, **compared(run, args.seeds)}
     if "GIN" in args.models:
         graphs = load_graphs(args.data / "tu" / "PROTEINS.npz")
-        add("GIN", "proteins", lambda fast, seed: graph_run(graphs, fast, seed, args.epochs or 100, device))
+        run = partial(graph_run, graphs, epochs=args.epochs or 100, device=device)
+        yield {"model": "GIN", "dataset": "proteins", **compared(run, args.seeds)}
+
+
+def shown(row: dict[str, Any]) -> str:
+    sides = [f"{name} {row[f'{name}_mean']:.2f} ± {row[f'{name}_deviation']:.2f}" for name in KINDS]
+    return f"{row['model']} {row['dataset']}: {', '.join(sides)}"
+
+
+def main() -> None:
+    parser = script_parser(__doc__, device="auto")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=None, help="instead of 200, and 100 of PROTEINS")
+    parser.add_argument("--models", nargs="+", default=[*NODE_MODELS, "GIN"], choices=[*NODE_MODELS, "GIN"])
+    args = parser.parse_args()
+    device = device_of(args.device)
+    record(rows(args, device), args.out, device, show=shown)
 
 
 if __name__ == "__main__":

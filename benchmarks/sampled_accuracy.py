@@ -13,7 +13,6 @@ the best validation accuracy, the first one if several are equal.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import time
@@ -26,6 +25,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.pyg import with_pyg_layers
+from benchmarks.script import roots_of, script_parser
 from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.data.splits import random_split
 from gnnsparse.interop.dgl import import_dgl
@@ -188,16 +188,12 @@ def measured(name: str, root: Path | None, seeds: int, device: str) -> Iterator[
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__, device="cpu")
     parser.add_argument("--datasets", nargs="+", choices=tuple(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--root-of", nargs="+", default=[], metavar="NAME=DIR", help="default: downloaded")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
-    roots = {name: Path(folder) for name, _, folder in (pair.partition("=") for pair in options.root_of)}
+    roots = roots_of(options.root_of)
     rows: dict[str, dict[str, Any]] = {}
     for name in options.datasets:
         for row in measured(name, roots.get(name), options.seeds, options.device):

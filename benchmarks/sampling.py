@@ -32,6 +32,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from benchmarks.sampled_epoch import CLASSES, FEATURES, HIDDEN, Clock, measure_training
+from benchmarks.script import script_parser
 from gnnsparse import SparseGraph
 from gnnsparse.data import graph_like, load_dataset
 from gnnsparse.runtime.environment import describe_environment, write_json
@@ -208,8 +209,7 @@ def on_cpu(graph: SparseGraph, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser = script_parser(__doc__, device="cpu")
     parser.add_argument("--scale", type=float, default=0.1)
     parser.add_argument("--batches", type=int, default=12, help="steps whose parts are measured")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -225,7 +225,6 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--accuracy", type=Path)
     parser.add_argument("--accuracy-epochs", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.features is None:
         options.features = ["device", "pinned"] if options.device == "cuda" else ["device"]

@@ -1,6 +1,6 @@
 """How long commands take until they have said what is wrong, or what they accept, and until the first step.
 
-    python benchmarks/startup.py --out benchmarks/results/startup.json
+    python -m benchmarks.startup --out benchmarks/results/startup.json
 
 The machine has to be quiet. Each command runs in a process of its own, in turn with the others, and the
 medians of wall-clock seconds are written. The first step of `train.py` ends when Adam has changed weights.
@@ -8,7 +8,6 @@ medians of wall-clock seconds are written. The first step of `train.py` ends whe
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -17,11 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
+from benchmarks.script import ROOT, record, script_parser
 
-from gnnsparse.runtime.environment import describe_environment, write_json
-
-ROOT = Path(__file__).resolve().parents[1]
 #: The commands that end by themselves, and the seconds that they may take.
 COMMANDS = {
     "python train.py --help": 1.0,
@@ -65,11 +61,8 @@ def seconds_of(command: str, folder: str) -> float:
 
 def main() -> None:
     """Measure all commands, print the medians and write them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "startup.json")
     options = parser.parse_args()
     goals = {**COMMANDS, FIRST_STEP: MOST_SECONDS}
     times: dict[str, list[float]] = {command: [] for command in goals}
@@ -82,10 +75,8 @@ def main() -> None:
         {"command": command, "seconds": round(statistics.median(times[command][1:]), 3), "goal": goal}
         for command, goal in goals.items()
     ]
-    for row in rows:
-        print(f"{row['seconds']:6.2f} s (goal {row['goal']:g})  {row['command']}")
-    content = {"repeats": options.repeats, "load_before": round(load, 2), "rows": rows}
-    write_json(options.out, {**content, **describe_environment(torch.device("cpu"))})
+    about = {"repeats": options.repeats, "load_before": round(load, 2)}
+    record(rows, options.out, "cpu", **about)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ have no time.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
+import math
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +26,8 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from benchmarks.pyg import with_pyg_layers
+from benchmarks.script import record, script_parser
 from gnnsparse.data import GENERATED_GRAPHS, graph_like
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import capture, measure
 from models import AGNN, GCN
 
@@ -60,13 +59,9 @@ class PyGModel(torch.nn.Module):
 
 
 def make_step(
-    model: torch.nn.Module,
-    adj: Any,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    train: torch.Tensor,
+    model: torch.nn.Module, adj: Any, x: torch.Tensor, y: torch.Tensor, train: torch.Tensor,
     autocast: str | None,
-) -> Callable[[], torch.Tensor]:
+) -> Callable[[], torch.Tensor]:  # fmt: skip
     eps = 1e-4 if x.dtype == torch.float16 else 1e-8
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=eps, fused=True, capturable=x.is_cuda)
     rows = train.nonzero().flatten()  # indexing by a mask would wait for the GPU in every step
@@ -102,6 +97,25 @@ def captured(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
     return again
 
 
+def timed_step(
+    kind: str, model: torch.nn.Module, adj: Any, x: torch.Tensor, y: torch.Tensor, train: torch.Tensor, *,
+    repeats: int, warmup: int = 1, before: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Time a step, of a `kind` "fp16..." under autocast and of "... captured" in a CUDA graph.
+
+    Its peak memory is that beyond `before` bytes, and its loss is None if it is not finite.
+    """
+    step = make_step(model, adj, x, y, train, "fp16" if kind.startswith("fp16") else None)
+    for _ in range(warmup):
+        loss = float(step())
+    torch.cuda.reset_peak_memory_stats(x.device)
+    if kind.endswith(CAPTURED):
+        step = captured(step)
+    ms = measure(step, x.device, repeats=repeats).median
+    peak = (torch.cuda.max_memory_allocated(x.device) - before) / 1e9
+    return {"ms": ms, "loss": loss if math.isfinite(loss) else None, "peak_gb": peak}
+
+
 def torch_csr(a: gnnsparse.SparseOperand, dtype: torch.dtype) -> torch.Tensor:
     """Make a torch CSR tensor of the normalised adjacency, with int32 indices."""
     csr = a.kernels.csr
@@ -130,12 +144,8 @@ def make_model(
         return built, adj, torch.float32, precision
     if model == "agnn":
         edge_index = torch.stack([graph.csr.indices.long(), graph.csr.row_index()])
-        return (
-            with_pyg_layers(AGNN(FEATURES, hidden, CLASSES, layers, dropout=0.0)),
-            edge_index,
-            torch.float32,
-            None,
-        )
+        built = AGNN(FEATURES, hidden, CLASSES, layers, dropout=0.0)
+        return with_pyg_layers(built), edge_index, torch.float32, None
     dtype = torch.float16 if precision == "csr half" else torch.float32
     prepared = gnnsparse.prepare(graph, values="gcn", cache=False)
     return PyGModel(), torch_csr(prepared, dtype), dtype, None
@@ -181,40 +191,29 @@ def _run(model: str, name: str, graph: gnnsparse.SparseGraph, repeats: int) -> d
     }
 
 
-def show(result: dict[str, Any], base: dict[str, Any]) -> None:
+def shown(result: dict[str, Any]) -> str:
     if result["ms"] is None:
-        print(f"{result['name']:24s} {result['error']}", flush=True)
-        return
-    speed = f"{base['ms'] / result['ms']:5.2f}x" if base["ms"] is not None else ""
-    print(
-        f"{result['name']:24s} {result['ms']:8.2f} ms  {speed:6s}  {result['peak_bytes'] / 1e9:6.2f} GB  "
-        f"loss {result['first_loss']:.3f} -> {result['last_loss']:.3f}",
-        flush=True,
+        return f"{result['name']:24s} {result['error']}"
+    return (
+        f"{result['name']:24s} {result['ms']:8.2f} ms  {result['peak_bytes'] / 1e9:6.2f} GB  "
+        f"loss {result['first_loss']:.3f} -> {result['last_loss']:.3f}"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__)
     parser.add_argument("--model", choices=tuple(SIZES), default="gcn")
     parser.add_argument("--graph", choices=GENERATED_GRAPHS, default="reddit_like")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     graph = graph_like(options.graph, scale=options.scale, device="cuda")
     ours = [f"gnnsparse {precision}" for precision in PRECISIONS]
     names = [*PEERS[options.model], *ours, *(name + CAPTURED for name in ours)]
-    results: list[dict[str, Any]] = []
-    for name in names:
-        results.append(run(options.model, name, graph, options.repeats))
-        show(results[-1], results[0])
     layers, hidden = SIZES[options.model]
     about = {"model": options.model, "graph": options.graph, "layers": layers, "hidden": hidden}
-    about |= {"nodes": graph.num_rows, "nnz": graph.nnz}
-    if options.out:
-        write_json(options.out, {**describe_environment("cuda"), **about, "rows": results})
+    results = (run(options.model, name, graph, options.repeats) for name in names)
+    record(results, options.out, "cuda", show=shown, **about, nodes=graph.num_rows, nnz=graph.nnz)
 
 
 if __name__ == "__main__":

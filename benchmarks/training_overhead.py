@@ -12,7 +12,6 @@ two are run in turn, so that other load on the machine affects both.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -22,9 +21,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from benchmarks.script import record, script_parser
 from gnnsparse import SparseGraph
 from gnnsparse.data import NodeDataset, load_dataset
-from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.train import (
     FullGraphData,
     GraphBatch,
@@ -110,24 +109,23 @@ def compare(dataset: NodeDataset, epochs: int, repeats: int) -> dict[str, Any]:
     }
 
 
+def shown(row: dict[str, Any]) -> str:
+    return (
+        f"{row['dataset']}: plain {row['plain_milliseconds']:.2f} ms an epoch, "
+        f"fit {row['fit_milliseconds']:.2f} ms, ratio {row['ratio']:.2f} "
+        f"({row['ratio_range'][0]:.2f} to {row['ratio_range'][1]:.2f})"
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("--planetoid", type=Path, help="folder with cora/raw/ind.cora.*")
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     first = load_dataset("cora", root=args.planetoid / "cora") if args.planetoid else cora_sized(1433)
-    rows = [compare(dataset, args.epochs, args.repeats) for dataset in (first, cora_sized(64))]
-    for row in rows:
-        print(
-            f"{row['dataset']}: plain {row['plain_milliseconds']:.2f} ms an epoch, "
-            f"fit {row['fit_milliseconds']:.2f} ms, ratio {row['ratio']:.2f} "
-            f"({row['ratio_range'][0]:.2f} to {row['ratio_range'][1]:.2f})"
-        )
-    if args.out:
-        about = {"epochs": args.epochs, "repeats": args.repeats}
-        write_json(args.out, {**describe_environment("cpu"), **about, "rows": rows})
+    rows = (compare(dataset, args.epochs, args.repeats) for dataset in (first, cora_sized(64)))
+    record(rows, args.out, "cpu", show=shown, epochs=args.epochs, repeats=args.repeats)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import argparse
 import gc
-import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch_geometric.nn as pyg
 
 import gnnsparse.interop.pyg as interop
-from benchmarks.train_step import captured, make_step
+from benchmarks.script import device_of, record, script_parser
+from benchmarks.train_step import timed_step
 from gnnsparse.data.generated_typed import load_mag_like
-from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.runtime.timing import CaptureError, measure
+from gnnsparse.runtime.timing import CaptureError
 
 WIDTH, CLASSES, HEADS = 128, 349, 8
 KINDS = ("pyg", "fp32", "fp32 captured", "fp16", "fp16 captured")
@@ -100,17 +98,9 @@ def step_of(name: str, kind: str, nodes: dict[str, int], edges: Typed) -> dict[s
     y = torch.randint(CLASSES, (nodes["paper"],), device=device)
     train = torch.rand(nodes["paper"], dtype=torch.float32, device=device) < 0.85
     before = torch.cuda.memory_allocated(device)
-    step = make_step(model, edges, x, y, train, "fp16" if kind.startswith("fp16") else None)  # type: ignore[arg-type]
-    for _ in range(_WARMUP):
-        loss = float(step())
-    torch.cuda.reset_peak_memory_stats(device)
-    if kind.endswith("captured"):
-        step = captured(step)
-    ms = measure(step, device, repeats=7).median
-    peak = (torch.cuda.max_memory_allocated(device) - before) / 1e9
+    found = timed_step(kind, model, edges, x, y, train, repeats=7, warmup=_WARMUP, before=before)
     ran_on = [line.strip() for line in str(interop.report(model)).splitlines()[:3]] if kind != "pyg" else []
-    shown = loss if math.isfinite(loss) else None
-    return {"layer": name, "name": kind, "ms": ms, "loss": shown, "peak_gb": peak, "ran_on": ran_on}
+    return {"layer": name, "name": kind, **found, "ran_on": ran_on}
 
 
 def rows(arguments: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
@@ -127,19 +117,12 @@ def rows(arguments: argparse.Namespace, device: torch.device) -> Iterator[dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
+    parser = script_parser(__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of nodes and edges")
     parser.add_argument("--layers", nargs="+", default=[*MODELS], choices=[*MODELS])
     parser.add_argument("--kinds", nargs="+", default=[*KINDS], choices=[*KINDS])
-    arguments = parser.parse_args()
-    device = torch.device("cuda", torch.cuda.current_device())
-    results: dict[str, Any] = {**describe_environment(device), "scale": arguments.scale, "steps": []}
-    for row in rows(arguments, device):
-        print(row, flush=True)
-        results["steps"].append(row)
-    if arguments.out is not None:
-        write_json(arguments.out, results)
+    arguments, device = parser.parse_args(), device_of("cuda")
+    record(rows(arguments, device), arguments.out, device, "steps", scale=arguments.scale)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,11 +30,22 @@ class Panel:
     styles: dict[str, str] = field(default_factory=dict)
 
 
+@contextlib.contextmanager
+def drawing(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """Yield an empty figure of a size in inches, which is written to a file .png, .pdf or .svg at the end."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)  # pyplot would choose a backend that may need a display
+    yield figure
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
 def plot(panels: list[Panel], path: Path) -> None:
     """Draw panels below each other, with one colour for each name, to a file .png, .pdf or .svg."""
     from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
     palette = colormaps["tab10" if len(names) <= 10 else "tab20"]
@@ -41,25 +54,25 @@ def plot(panels: list[Panel], path: Path) -> None:
         for panel in panels
     ]
     width = max(8.0, 0.35 * max(map(len, words), default=0) + 2)
-    figure = Figure(figsize=(width, 4.5 * max(len(panels), 1)), layout="constrained")
-    FigureCanvasAgg(figure)  # pyplot would choose a backend that may need a display
-    for number, (panel, ticks) in enumerate(zip(panels, words, strict=True)):
-        axes = figure.add_subplot(len(panels), 1, number + 1)
-        for at, (name, points) in enumerate(panel.series.items()):
-            shift = 0.5 * (at / len(panel.series) - 0.5)  # beside each other, because some are equal
-            x = [ticks.index(point[0]) + shift if ticks else point[0] for point in points]
-            color = palette(names.index(name) % palette.N)
-            axes.plot(x, [point[1] for point in points], panel.styles.get(name, "o"), color=color, label=name)
-            axes.vlines(x, [point[1] for point in points], [point[-1] for point in points], color)
-        if panel.line is not None:
-            axes.axhline(panel.line, color="grey", linewidth=0.8)
-        axes.set(yscale="log", ylabel=panel.y, xlabel=panel.x, title=panel.title)
-        if ticks:
-            axes.set_xticks(range(len(ticks)), ticks, rotation=90, fontsize="small")
-            axes.set_xlim(-0.5, len(ticks) - 0.5)
-        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with drawing(path, (width, 4.5 * max(len(panels), 1))) as figure:
+        for number, (panel, ticks) in enumerate(zip(panels, words, strict=True)):
+            _draw(figure.add_subplot(len(panels), 1, number + 1), panel, ticks, names, palette)
+
+
+def _draw(axes: Any, panel: Panel, ticks: list[Any], names: list[str], palette: Any) -> None:
+    for at, (name, points) in enumerate(panel.series.items()):
+        shift = 0.5 * (at / len(panel.series) - 0.5)  # beside each other, because some are equal
+        x = [ticks.index(point[0]) + shift if ticks else point[0] for point in points]
+        color = palette(names.index(name) % palette.N)
+        axes.plot(x, [point[1] for point in points], panel.styles.get(name, "o"), color=color, label=name)
+        axes.vlines(x, [point[1] for point in points], [point[-1] for point in points], color)
+    if panel.line is not None:
+        axes.axhline(panel.line, color="grey", linewidth=0.8)
+    axes.set(yscale="log", ylabel=panel.y, xlabel=panel.x, title=panel.title)
+    if ticks:
+        axes.set_xticks(range(len(ticks)), ticks, rotation=90, fontsize="small")
+        axes.set_xlim(-0.5, len(ticks) - 0.5)
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def ratio_panels(rows: list[Row]) -> list[Panel]:

@@ -65,24 +65,23 @@ def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bo
     """
     if work.device.type != "cuda" or not _native.has_cuda:
         return None
-    x, columns = _whole_vectors(work.dense[-1]), candidate.columns
+    x = work.dense[-1]
     # X of 8 bits has as many bytes as half of its columns in 16.
     width = -(-work.row_bytes // x.element_size())
-    x = x if width == work.width else _whole_vectors(x[:, :width])
-    processors = torch.cuda.get_device_properties(work.device).multi_processor_count
-    out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=work.device)
+    return gather_floor(candidate.columns, x if width == work.width else x[:, :width], width, repeats, graph)
+
+
+def gather_floor(columns: torch.Tensor, x: torch.Tensor, width: int, repeats: int, graph: bool) -> float:
+    """Measure the milliseconds in which a GPU reads `width` columns of the named rows of x."""
+    # Rows padded to whole 16-byte vectors, which is how the kernels read them.
+    x = torch.nn.functional.pad(x, (0, -x.shape[1] % (16 // x.element_size()))).contiguous()
+    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
+    out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=x.device)
 
     def call() -> None:
-        stream = path().stream(work.device)
-        _native.cuda_gather_floor(columns, dense_view(x), width, out, stream)
+        _native.cuda_gather_floor(columns, dense_view(x), width, out, path().stream(x.device))
 
-    return measure(call, work.device, repeats=repeats, graph=graph).median
-
-
-def _whole_vectors(x: torch.Tensor) -> torch.Tensor:
-    """Return `x` with rows padded to whole 16-byte vectors, which is how the kernels read it."""
-    per_vector = 16 // x.dtype.itemsize
-    return torch.nn.functional.pad(x, (0, -x.shape[1] % per_vector)).contiguous()
+    return measure(call, x.device, repeats=repeats, graph=graph).median
 
 
 # Published formats in the benchmark: by their papers' policies, and with one switch of them changed.
