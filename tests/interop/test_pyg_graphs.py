@@ -91,7 +91,7 @@ def test_changes_of_weights_are_noticed(reorder: str) -> None:
 
 def test_results_that_somebody_changes_are_made_again() -> None:
     edges = edges_of()
-    kept = functions._MEMOISED[functions.gcn_norm]
+    kept = functions.MEMOISED[functions.gcn_norm]
     index, weight = kept(edges, None, NODES)
     assert kept(edges, None, NODES)[1] is weight
     weight.mul_(3)

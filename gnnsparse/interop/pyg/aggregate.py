@@ -168,7 +168,7 @@ def watched(layer: Any, edges: Any) -> str | None:
     return None
 
 
-def _reduction_of(aggregation: Any) -> str | None:
+def reduction_of(aggregation: Any) -> str | None:
     """Return the name in `REDUCTIONS` of an aggregation; None: it has none, or something was overridden."""
     kind, own = type(aggregation), aggregation.__dict__
     if torch.compiler.is_compiling():
@@ -206,7 +206,7 @@ def unsuitable(layer: Any, steps: tuple[Any, ...] = _PLAIN_STEPS, by_edges: bool
                 return f"it overrides `{name}`"
     # What torch.compile traces asks for reductions later.
     other = by_edges and (torch.compiler.is_compiling() or reductions_of(aggregation))
-    if _reduction_of(aggregation) is None and not other:
+    if reduction_of(aggregation) is None and not other:
         return f"its aggregation is {aggregation}"
     if is_watched(aggregation):
         return "its aggregation has hooks"
@@ -363,7 +363,7 @@ def _call(
 ) -> Product | EdgeProduct:
     plain = check_edges(edges)
     reading = state.reading(layer, given, plain.shape[1])
-    if (found := reading.message) is None or _reduction_of(layer.aggr_module) is None:
+    if (found := reading.message) is None or reduction_of(layer.aggr_module) is None:
         return edge_call(layer, state, plain, sizes_of(layer, state, edges, size, given), given)
     x = given[found.features]
     x = x[0] if isinstance(x, (tuple, list)) else x
@@ -377,7 +377,7 @@ def _call(
     sizes, shape, dtype = sizes_of(layer, state, edges, size, given), None, x.dtype
     if x.shape[int(is_batch)] != sizes[0]:
         raise FallbackError("features of sizes that PyG refuses")
-    reduce = str(_reduction_of(layer.aggr_module))
+    reduce = str(reduction_of(layer.aggr_module))
     precision, cast = precision_of(state.settings.precision, x)
     if found.weight is not None:
         weight = given[found.weight]
@@ -434,7 +434,7 @@ def has_code(of: Any, name: str, code: Any) -> bool:
 
 def is_plain_compiled(layer: Any, of: Any = MessagePassing, steps: tuple[Any, ...] = _PLAIN_STEPS) -> bool:
     """Return whether all between `propagate` and the sum is that of a class, while torch.compile traces."""
-    if not _is_plain_around(layer, of, steps) or _reduction_of(layer.aggr_module) is None:
+    if not _is_plain_around(layer, of, steps) or reduction_of(layer.aggr_module) is None:
         return False
     kind = next(kind for kind in REDUCTIONS if isinstance(layer.aggr_module, kind))
     return has_code(layer.aggr_module, "forward", kind.forward.__code__) and has_code(
@@ -482,7 +482,7 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
 
 
 def _product_compiled(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
-    reduce = _reduction_of(layer.aggr_module)
+    reduce = reduction_of(layer.aggr_module)
     found = _compiled_message(layer, state, given, edges.shape[1])
     if found is None or reduce not in ("sum", "mean"):
         return NOTHING

@@ -253,9 +253,9 @@ def _one_graph(
 
 _GCN_NORM = inspect.signature(gcn_norm)
 _LOOPS = utils.add_self_loops, utils.add_remaining_self_loops, utils.remove_self_loops
-_MEMOISED = {function: _memoised(function) for function in (gcn_norm, utils.get_laplacian, *_LOOPS)}
+MEMOISED = {function: _memoised(function) for function in (gcn_norm, utils.get_laplacian, *_LOOPS)}
 #: Functions of PyG, and what accelerated layers call in their place.
-_INSTEAD = {**_MEMOISED, utils.spmm: product, construct_bipartite_edge_index: _one_graph}
+_INSTEAD = {**MEMOISED, utils.spmm: product, construct_bipartite_edge_index: _one_graph}
 
 
 def rebound(base: type) -> dict[str, Callable[..., Any]]:

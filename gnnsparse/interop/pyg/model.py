@@ -33,6 +33,7 @@ from gnnsparse.interop.pyg.by_class import COMPUTED, computed_as, propagate_as, 
 from gnnsparse.interop.pyg.edge_aggregate import probe_edges, remember_layer
 from gnnsparse.interop.pyg.functions import is_sparse, multiplying, rebound
 from gnnsparse.interop.pyg.graphs import CONVERSIONS, Settings
+from gnnsparse.interop.pyg.hetero import HeteroConv, Relations, join, part
 from gnnsparse.interop.pyg.message import NO_PRODUCT, arguments_of
 from gnnsparse.nn.bias import FastBiases, has_many_rows
 from gnnsparse.precision import Precision
@@ -339,7 +340,7 @@ def _forget_propagate(layer: Any) -> None:
 
 def swap_back(layer: Any) -> None:
     """Make an accelerated layer what it was; other layers stay as they are."""
-    if is_accelerated(layer):
+    if is_accelerated(layer) and isinstance(layer, MessagePassing):
         _forget_propagate(layer)
         give_class_back(layer, lambda kind: "_gnnsparse_base" in vars(kind))
         layer.__dict__.pop("_gnnsparse", None)
@@ -392,6 +393,8 @@ def accelerate(
     settings = _read_settings(precision, reorder, cache, convert)
     for module in model.modules():
         swap(module, settings)
+    for module in list(model.modules()):
+        join(module, settings)
     log.info("%s", report(model))
     return model
 
@@ -406,7 +409,8 @@ def restore(model: Model) -> Model:
         TypeError: `model` is no module.
     """
     check_model(model)
-    for module in model.modules():
+    for module in list(model.modules()):
+        part(module)
         swap_back(module)
     return model
 
@@ -423,11 +427,14 @@ def report(model: torch.nn.Module) -> Report:
         if is_accelerated(module):
             state = module._gnnsparse
             fallbacks = dict(state.fallbacks)
+            is_joint = isinstance(module, (HeteroConv, Relations))
             is_product = any(reading.message is not None for reading in state.readings.values())
-            usual = "spmm" if is_product else "aggregate_edges"
+            usual = "spmm" if is_product or is_joint else "aggregate_edges"
             runs_on = next(iter(state.runs_on), usual).partition(",")[0]
             if fallbacks and not state.runs_on:
                 runs_on = "PyG"
+            elif is_joint:
+                pass
             elif (kind := type(module)._gnnsparse_kind) is not None and unsuitable_whole(
                 module, kind
             ) is None:
