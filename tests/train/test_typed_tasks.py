@@ -193,8 +193,6 @@ def test_a_resumed_run_ends_as_one_without_a_break(
 
 
 def test_wrong_options_are_named() -> None:
-    with pytest.raises(ValueError, match=r"dataset.negatives: got None, and scores are of samples"):
-        made("hgt", typed_links(times=True), run_of("hgt", SAMPLES))
     with pytest.raises(ValueError, match=r"sampler.features: plays no part in graphs with types"):
         made("hgt", typed_nodes(), run_of("hgt", replace(SAMPLES, features="host")))
     with pytest.raises(ValueError, match=r"sampler.fanouts: has 2 numbers for a model of 3 layers"):

@@ -12,7 +12,6 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.data.splits import split_generator
 from gnnsparse.data.typed import TypedLinkDataset
-from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import are_in
 from gnnsparse.runtime.memo import cached_property
 from gnnsparse.train.data import MiniBatchData
@@ -33,8 +32,10 @@ from gnnsparse.train.trained import LoadedModel
 
 __all__ = ["TypedLinkBatch", "TypedLinkData", "TypedLinkPredictor", "TypedLinkTask", "ranks_of"]
 
-#: Pairs of a source and a target that are scored at a time.
-_CHUNK = 2**16
+#: Pairs of a source and a target that are scored at a time, and ends that neighbours are drawn for.
+_CHUNK, _ROOTS = 2**16, 2**13
+#: Targets that an edge is ranked among where scores are of samples, unless the data set says how many.
+_DRAWN = 100
 
 
 def ranks_of(positive: torch.Tensor, negative: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
@@ -88,12 +89,12 @@ class TypedLinkData(MiniBatchData):
         dataset: the data set.
         adj: the graph, a TypedGraph on the device.
         x: features of the nodes by type, on the device.
-        draws_scores: whether scores are of samples.
+        draws_scores: whether scores are of samples; edges are ranked among 100 drawn targets then, unless the
+            data set has `negatives`.
         precision, device, preprocess_seconds, cache_hit: see PreparedData.
 
     Raises:
-        ValueError: an argument is out of range; or scores are of samples, and the data set does not say how
-            many targets each edge is ranked among.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -112,10 +113,8 @@ class TypedLinkData(MiniBatchData):
         self._known, self._sampler = dataset.known_keys, None
         draws = sampler is not None and sampler.draws
         self.draws_scores = draws and dataset.has_times
+        self._negatives = dataset.negatives or (_DRAWN if self.draws_scores else None)
         if sampler is not None and draws:
-            if self.draws_scores and dataset.negatives is None:
-                problem = "got None, and scores are of samples, as edges have times"
-                bad_value("dataset.negatives", f"{problem}; accepted: a number of targets for each edge")
             self._sampler = make_typed_sampler(
                 sampler, graph, seed, device=self.device, edge_time=dataset.edge_times
             )
@@ -202,13 +201,14 @@ class TypedLinkData(MiniBatchData):
                 None if each is None else each[:: max(1, len(each) // count)][:count]
                 for each in (edges, times)
             )
-        if of.negatives is None:
+        if self._negatives is None:
             everyone = torch.arange(of.sizes[1], dtype=torch.int64, device="cpu")
             others = everyone.expand(len(edges), -1)
         else:
             draw = split_generator(list(of.edges).index(part), self.seed)
-            others = of.draw_targets(edges[:, 0], of.negatives, draw, known)
-        size = max(1, _CHUNK // others.shape[1])
+            others = of.draw_targets(edges[:, 0], self._negatives, draw, known)
+        most = _ROOTS if self.draws_scores else _CHUNK
+        size = max(1, most // (2 + others.shape[1]))
         for step, ids in enumerate(torch.arange(len(edges), dtype=torch.int64, device="cpu").split(size)):
             given = edges[ids], others[ids]
             if not self.draws_scores:
@@ -218,7 +218,7 @@ class TypedLinkData(MiniBatchData):
 
     def counts(self, batch: TypedLinkBatch) -> torch.Tensor:
         """Return which of a batch's other targets count as negatives, bool [k, n]: those without an edge."""
-        if self.dataset.negatives is not None:
+        if self._negatives is not None:
             return torch.ones_like(batch.others, dtype=torch.bool)
         sources, targets = batch.positive[:, :1], self.dataset.sizes[1]
         counts = ~are_in(self.known, sources * targets + batch.others)
@@ -329,9 +329,8 @@ class TypedLinkTask(LinkTask):
         with torch.no_grad(), numerics(data.precision, data.device):
             features = None if data.draws_scores else of(data.x, data.adj)
             scores = part_scores(of, "test", data, features)
-            for step, ids in enumerate(
-                torch.arange(len(pairs), dtype=torch.int64, device="cpu").split(_CHUNK)
-            ):
+            everyone = torch.arange(len(pairs), dtype=torch.int64, device="cpu")
+            for step, ids in enumerate(everyone.split(_ROOTS // 2)):
                 nothing = torch.empty(len(ids), 0, dtype=torch.int64, device="cpu")
                 if features is not None:
                     batch, made = data.whole(pairs[ids], nothing), features
