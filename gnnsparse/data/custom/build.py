@@ -36,6 +36,7 @@ from gnnsparse.errors import (
 )
 from gnnsparse.formats.csr import check_range
 from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.typed import Relation
 
 #: The parts of a split.
 PARTS = ("train", "val", "test")
@@ -50,7 +51,7 @@ _SPLITS = ("auto", "given", "random", "stratified")
 #: Columns of the features that are made of degrees, one for each power of two of 32 bits.
 _DEGREES = 32
 #: The tasks that a user's own data can be for.
-CUSTOM_TASKS = ("node", "graph", "edge", "link")
+CUSTOM_TASKS = ("node", "graph", "edge", "link", "typed_node", "typed_link")
 #: What means that there is no label among numbers of classes, and may be the name of a class elsewhere.
 _NO_CLASS = "-1"
 #: Nodes whose labels are names and no classes if all of them differ.
@@ -105,6 +106,19 @@ class Content:
         count = self.edges.shape[1]
         if self.weights is not None and self.weights.shape != (count,):
             bad_value("edge_weight", f"has shape {self.weights.shape}; accepted: ({count}), one an edge")
+
+
+@dataclass(frozen=True, eq=False)
+class TypedContent:
+    """A graph with types as its files have it: a Content of each type, without edges, and of each relation.
+
+    The latter has its edges between the numbers of the nodes of its types, and a row for each edge otherwise.
+    """
+
+    nodes: dict[str, Content]
+    edges: dict[Relation, Content]
+    directed: bool = True
+    uses: tuple[str, ...] = ()
 
 
 def mask_of_ids(name: str, ids: np.ndarray, nodes: int) -> np.ndarray:
@@ -712,7 +726,7 @@ def _drawn(
             bad_value("split", f"got 'stratified' for labels that are no classes; accepted: {accepted}")
         masks = stratified_split(labels.y[present], generator, *fractions)
     else:
-        times = _times(content, column)[present]
+        times = times_of(content, column)[present]
         present, times = present[~times.isnan()], times[~times.isnan()]
         if times.unique().numel() < len(PARTS):
             problem = f"column {column!r} has less than three different times"
@@ -723,7 +737,8 @@ def _drawn(
     return whole
 
 
-def _times(content: Content, column: str) -> torch.Tensor:
+def times_of(content: Content, column: str) -> torch.Tensor:
+    """Return a column of times, float64 [N], NaN where there is none; dates are seconds since 1970."""
     if column not in content.columns:
         known = ", ".join(content.columns) or "none"
         problem = f"got 'time:{column}', and the {content.item}s have no such column; they have: {known}"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.data.custom.build import PARTS, Content, FileOptions, text_of
+from gnnsparse.data.custom.build import PARTS, Content, FileOptions, TypedContent, text_of
 from gnnsparse.data.custom.edges import (
     columns_of_attr,
     content_of_edges,
@@ -23,8 +23,9 @@ from gnnsparse.data.custom.edges import (
     together,
     with_edge_attr,
 )
-from gnnsparse.data.custom.readers import array_of, content_of_attributes, saved_graphs
+from gnnsparse.data.custom.readers import array_of, content_of_attributes, is_typed, saved_graphs
 from gnnsparse.data.custom.tables import ENDINGS, SPLIT_WORDS, Table, graph_column, read_table, read_tables
+from gnnsparse.data.custom.typed import content_of_typed
 from gnnsparse.data.tu import read_text
 from gnnsparse.errors import bad_value
 
@@ -36,9 +37,13 @@ _NAMES = ("graph_id", "id", "name")
 TU_MARK = "*_graph_indicator.txt"
 
 
-def read_saved(path: Path, options: FileOptions) -> Content:
+def read_saved(path: Path, options: FileOptions) -> Content | TypedContent:
     """Read one graph or many that torch.save has written, by the task that is chosen or by their number."""
     graphs = saved_graphs(path)
+    if any(map(is_typed, graphs)):
+        if len(graphs) > 1:
+            bad_value("path", f"{path.name} holds {len(graphs)} graphs, with types; accepted: one HeteroData")
+        return content_of_typed(graphs[0])
     many = len(graphs) > 1 if options.task == "auto" else options.task == "graph"
     if len(graphs) > 1 and not many:
         problem = f"got {options.task!r}, and {path.name} holds {len(graphs)} graphs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from gnnsparse.data.custom.build import graph_of as graph_with
 from gnnsparse.data.custom.tables import ENDINGS, columns_of_edges, read_table
 from gnnsparse.data.datasets import LinkDataset, draw_negatives, normalize_rows
 from gnnsparse.data.splits import split_generator
+from gnnsparse.data.typed import TypedLinkDataset
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import check_range
 
 #: The least edges that are split, and the largest K of hits@K unless a user says it, one in ten negatives.
-_LEAST, _HITS = 10, 20
+LEAST_LINKS, _HITS = 10, 20
 
 
 def build_links(name: str, content: Content, options: BuildOptions) -> LinkDataset:
@@ -27,11 +29,7 @@ def build_links(name: str, content: Content, options: BuildOptions) -> LinkDatas
 
     Copies of an edge, of an undirected one also (v, u), are in one part; self-loops are in none.
     """
-    if options.label_kind != "auto" or options.metric is not None:
-        what = "metric" if options.metric is not None else "label_kind"
-        problem = f"got {getattr(options, what)!r} for links, which are scored by auc, hits@K and mrr"
-        bad_value(what, f"{problem}; accepted: null, or another task" if what == "metric" else
-                  f"{problem}; accepted: auto")  # fmt: skip
+    refuse_label_options(options)
     edges, nodes = torch.from_numpy(content.edges).contiguous(), content.nodes
     for ends in edges:
         check_range("edge_index", ends, nodes, "num_nodes")
@@ -44,9 +42,9 @@ def build_links(name: str, content: Content, options: BuildOptions) -> LinkDatas
     keys, group = (pairs[:, 0] * nodes + pairs[:, 1]).unique(return_inverse=True)
     pairs = torch.stack([keys // nodes, keys % nodes], dim=1)
     own = pairs[:, 0] != pairs[:, 1]
-    if int(own.sum()) < _LEAST:
+    if int(own.sum()) < LEAST_LINKS:
         there = f"{int(own.sum())} different edges between two nodes"
-        bad_value("edges", f"{content.edges.shape[1]} rows have {there}; accepted: {_LEAST} or more")
+        bad_value("edges", f"{content.edges.shape[1]} rows have {there}; accepted: {LEAST_LINKS} or more")
     masks = _parts(content, group, own, options)
     train = masks[0][group].numpy()
     weights = None if content.weights is None else content.weights[train]
@@ -73,6 +71,15 @@ def build_links(name: str, content: Content, options: BuildOptions) -> LinkDatas
     )  # fmt: skip
 
 
+def refuse_label_options(options: BuildOptions) -> None:
+    """Raise ValueError if options of labels are given for links, which have none."""
+    if options.label_kind != "auto" or options.metric is not None:
+        what = "metric" if options.metric is not None else "label_kind"
+        problem = f"got {getattr(options, what)!r} for links, which are scored by auc, hits@K and mrr"
+        bad_value(what, f"{problem}; accepted: null, or another task" if what == "metric" else
+                  f"{problem}; accepted: auto")  # fmt: skip
+
+
 def _sides(edges: torch.Tensor, nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the nodes that are sources and those that are targets, of which none may be both."""
     sources, targets = (ends.unique() for ends in edges)
@@ -96,23 +103,37 @@ def _parts(content: Content, group: torch.Tensor, own: torch.Tensor, options: Bu
     return split_items(of_links, own, options)
 
 
-def read_pairs(path: Path, options: FileOptions, dataset: LinkDataset) -> torch.Tensor:
-    """Read pairs of nodes of a data set, int64 [k, 2], of a table or of the table `edges` in a folder."""
+def read_pairs(
+    path: Path, options: FileOptions, name: str, sides: Sequence[Mapping[str, int]]
+) -> torch.Tensor:
+    """Read pairs of nodes of a data set, int64 [k, 2], of a table or of the table `edges` in a folder.
+
+    `sides` are the numbers of the nodes that can be sources, and of those that can be targets, by their ids.
+    """
     files = [path / f"{options.edges or 'edges'}{ending}" for ending in ("", *ENDINGS)]
     file = next((file for file in files if file.is_file()), path) if path.is_dir() else path
     if not file.is_file() or not file.name.endswith(ENDINGS):
         bad_value("pairs", f"there is no table {str(path)!r}; accepted: a file {', '.join(ENDINGS)}, or a "
                   "folder with such a file named edges")  # fmt: skip
     table, ends, _ = columns_of_edges(read_table(file, options.separator), options)
-    ids, found = dataset.node_ids, []
-    every = torch.arange(dataset.num_nodes, device="cpu")
-    for at, option in enumerate(("source", "target")):
-        side = every if dataset.sides is None else dataset.sides[at]
-        number = {(str(node) if ids is None else ids[node]): node for node in side.tolist()}
+    found = []
+    for at, (option, number) in enumerate(zip(("source", "target"), sides, strict=True)):
         texts = table.full_texts(option, str(ends[at])).tolist()
         if (row := next((row for row, text in enumerate(texts) if text not in number), None)) is not None:
-            table.refuse(
-                "pairs", str(ends[at]), row, f"nodes of {dataset.name}, whose graph scores the pairs"
-            )
+            table.refuse("pairs", str(ends[at]), row, f"nodes of {name}, whose graph scores the pairs")
         found.append(torch.tensor([number[text] for text in texts], dtype=torch.int64, device="cpu"))
     return torch.stack(found, dim=1)
+
+
+def numbers_of_ends(dataset: LinkDataset | TypedLinkDataset) -> list[dict[str, int]]:
+    """Return the numbers by id of the nodes that can be sources, and of those that can be targets."""
+    found = []
+    for at in (0, 1):
+        if isinstance(dataset, TypedLinkDataset):
+            ids = (dataset.node_ids or {}).get(dataset.relation[2 * at])
+            nodes = list(range(dataset.sizes[at]))
+        else:
+            ids = dataset.node_ids
+            nodes = list(range(dataset.num_nodes)) if dataset.sides is None else dataset.sides[at].tolist()
+        found.append({(str(node) if ids is None else ids[node]): node for node in nodes})
+    return found

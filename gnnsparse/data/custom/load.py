@@ -6,13 +6,20 @@ import inspect
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gnnsparse.data.catalog import register_dataset
-from gnnsparse.data.custom.build import CUSTOM_TASKS, BuildOptions, Content, FileOptions, build_dataset
+from gnnsparse.data.custom.build import (
+    CUSTOM_TASKS,
+    BuildOptions,
+    Content,
+    FileOptions,
+    TypedContent,
+    build_dataset,
+)
 from gnnsparse.data.custom.disk import read_disk, read_whole
 from gnnsparse.data.custom.edges import content_of_edges, with_edge_attr
 from gnnsparse.data.custom.graphs import (
@@ -23,29 +30,34 @@ from gnnsparse.data.custom.graphs import (
     read_tu,
     tu_title,
 )
-from gnnsparse.data.custom.links import build_links, read_pairs
+from gnnsparse.data.custom.links import build_links, numbers_of_ends, read_pairs
 from gnnsparse.data.custom.readers import (
     OGB_MARK,
+    OGB_TYPED_MARK,
     SAVED,
     content_of_attributes,
     read_archive,
     read_dgl,
     read_graphml,
     read_matrix,
-    read_ogb_folder,
 )
-from gnnsparse.data.custom.tables import ENDINGS
+from gnnsparse.data.custom.tables import ENDINGS, read_typed_tables
+from gnnsparse.data.custom.typed import build_typed, read_ogb
 from gnnsparse.data.datasets import EdgeDataset, GraphDataset, LinkDataset, NodeDataset
 from gnnsparse.data.large.folder import HEADER
+from gnnsparse.data.typed import TypedLinkDataset, TypedNodeDataset
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, path_of
 from gnnsparse.preprocess.source import is_pyg_data
 
 _log = logging.getLogger("gnnsparse.data")
 
+#: What `load_custom` makes.
+CustomDataset = NodeDataset | GraphDataset | EdgeDataset | LinkDataset | TypedNodeDataset | TypedLinkDataset
+
 #: The readers by the name of their format.
-_READERS: dict[str, Callable[[Path, FileOptions], Content]] = {
-    "pyg": read_saved, "npz": read_archive, "tables": read_graph_tables, "mtx": read_matrix,
-    "graphml": read_graphml, "ogb": read_ogb_folder, "dgl": read_dgl, "tu": read_tu,
+_READERS: dict[str, Callable[[Path, FileOptions], Content | TypedContent]] = {
+    "pyg": read_saved, "npz": read_archive, "tables": read_graph_tables, "typed": read_typed_tables,
+    "mtx": read_matrix, "graphml": read_graphml, "ogb": read_ogb, "dgl": read_dgl, "tu": read_tu,
     "disk": read_disk,
 }  # fmt: skip
 #: The formats that `load_custom` reads; "auto": by the ending of the name or by what is in the folder.
@@ -92,7 +104,7 @@ def load_custom(
     hits_at: int | None = None,
     pairs: str | os.PathLike[str] | None = None,
     in_memory: bool = False,
-) -> NodeDataset | GraphDataset | EdgeDataset | LinkDataset:
+) -> CustomDataset:
     """Make a data set of nodes, of graphs, of edges or of links, of your own file or folder.
 
     Nothing in a file can run code. Every array is checked before it is used, and every error says which file,
@@ -109,10 +121,14 @@ def load_custom(
             download; a file of dgl.save_graphs (`.bin`). Of many graphs: a list of PyG graphs saved by
             torch.save; a folder of TU Dortmund (NAME_A.txt and so on); or tables whose nodes have a column of
             ids of graphs, with a table `graphs` of ids, labels and split beside them, or labels that are the
-            same in all rows of a graph.
+            same in all rows of a graph. Of a graph with types: a folder with edges/SOURCE__NAME__TARGET.csv
+            of each relation and nodes/TYPE.csv of types (those without have no features); a HeteroData saved
+            by torch.save; a folder of OGB with types, as ogbn_mag.
         format: one of CUSTOM_FORMATS.
-        edges: name of the table of edges in the folder; None: edges with one of the endings.
-        nodes: name of the table of nodes in the folder; None: nodes with one of the endings.
+        edges: name of the table of edges in the folder; None: edges with one of the endings. Of a graph with
+            types the relation whose links are predicted, SOURCE__NAME__TARGET or NAME; None: the only one.
+        nodes: name of the table of nodes in the folder; None: nodes with one of the endings. Of a graph with
+            types the type whose nodes are learned; None: the only one with labels.
         labels: name of the file of labels beside an `.mtx` file, one in a line.
         source: column of the table of edges with the ids of sources; None: source, src or from, or the first
             of two columns.
@@ -153,7 +169,8 @@ def load_custom(
         task: "node", "graph", "edge", "link", or "auto": graph if there are several graphs; edge if
             `edge_label` is given, or the table of edges has a column label (PyG's Data an attribute
             edge_label) and nodes have no labels; link if nothing has labels. A message says which it is.
-            Options of labels and of the split are then those of graphs or edges.
+            Options of labels and of the split are then those of graphs or edges. Of a graph with types
+            "typed_node" or "typed_link".
         graph: column of the table of nodes with the ids of their graphs; None: graph_id or graph.
         edge_label: column of the table of edges with their labels, or a list of columns of several labels or
             numbers; None: label or y.
@@ -174,9 +191,10 @@ def load_custom(
 
     Returns:
         The data set, on the CPU: a GraphDataset if the task is "graph", an EdgeDataset if it is "edge", a
-        LinkDataset if it is "link", else a NodeDataset; with the names of nodes or graphs, features and
-        classes if the file has such. Repeated edges are merged in the graph and their weights summed;
-        self-loops stay.
+        LinkDataset if it is "link", else a NodeDataset, and a TypedNodeDataset or TypedLinkDataset of a graph
+        with types, where relations have a reverse rev_NAME unless edges are directed; with the names of nodes
+        or graphs, features and classes if the file has such. Repeated edges are merged in the graph and their
+        weights summed; self-loops stay.
 
     Raises:
         TypeError: an argument is of another type.
@@ -196,24 +214,16 @@ def load_custom(
     place, format = _find(path, check_choice("format", format, CUSTOM_FORMATS))
     try:
         content = _READERS[format](place, options)
-        if task == "graph" and content.graphs is None:
-            bad_value("task", f"got 'graph', and {place.name} has one graph; accepted: auto, node")
-        if task == "link" and content.disk is not None:
-            bad_value("task", f"got 'link', and {place.name} is a graph on disk; accepted: auto, node")
-        if task == "edge" and not content.learns_edges:
-            accepted = "tables of one graph, or PyG's Data with edge_label"
-            bad_value("task", f"got 'edge', and {place.name} has no labels of edges; accepted: {accepted}")
-        dataset: NodeDataset | GraphDataset | EdgeDataset | LinkDataset
-        if links := _learns_links(content, options):
-            dataset = build_links(place.name, content, options)
-        else:
-            dataset = build_dataset(place.name, content, options)
+        dataset = _made(place.name, content, options)
         if in_memory and isinstance(dataset, NodeDataset) and dataset.on_disk:
             dataset = read_whole(dataset)
         if pairs is not None:
-            if not isinstance(dataset, LinkDataset):
+            if not isinstance(dataset, (LinkDataset, TypedLinkDataset)):
                 bad_value("pairs", f"got {pairs!r}; accepted: null but for task=link")
-            dataset = replace(dataset, pairs=read_pairs(Path(pairs).expanduser(), options, dataset))
+            sides = numbers_of_ends(dataset)
+            dataset = replace(
+                dataset, pairs=read_pairs(Path(pairs).expanduser(), options, dataset.name, sides)
+            )
     except (ValueError, TypeError) as error:
         text = str(error)
         first = re.match(r"(\w+): ", text)
@@ -221,12 +231,29 @@ def load_custom(
             raise  # it begins with the option that it is about
         text = text if text.startswith(str(place)) else f"{place}: {text}"
         raise type(error)(f"path: {text}") from error
-    if content.learns_edges and options.features == "file" and content.x is None and content.features is None:
-        _log.info("nodes have no features: features = degree (identity learns each node by itself)")
-    why = "nothing has labels" if task == "auto" else f"task={task}"
-    for line in (*content.uses, *([_task_line(content, dataset, why)] if task == "auto" or links else [])):
+    for line in (*content.uses, *_task_lines(content, dataset, options)):
         _log.info(line)
     return dataset
+
+
+def _made(name: str, content: Content | TypedContent, options: FileOptions) -> CustomDataset:
+    """Make the data set of the task that is chosen or that the content says."""
+    if isinstance(content, TypedContent):
+        return build_typed(name, content, options)
+    task = options.task
+    if task == "graph" and content.graphs is None:
+        bad_value("task", f"got 'graph', and {name} has one graph; accepted: auto, node")
+    if task == "link" and content.disk is not None:
+        bad_value("task", f"got 'link', and {name} is a graph on disk; accepted: auto, node")
+    if task.startswith("typed"):
+        accepted = "a folder with the folders nodes and edges, a HeteroData, or a folder of OGB with types"
+        bad_value("task", f"got {task!r}, and {name} has no types; accepted: {accepted}")
+    if task == "edge" and not content.learns_edges:
+        accepted = "tables of one graph, or PyG's Data with edge_label"
+        bad_value("task", f"got 'edge', and {name} has no labels of edges; accepted: {accepted}")
+    if _learns_links(content, options):
+        return build_links(name, content, options)
+    return build_dataset(name, content, options)
 
 
 def _learns_links(content: Content, options: FileOptions) -> bool:
@@ -237,20 +264,32 @@ def _learns_links(content: Content, options: FileOptions) -> bool:
     return not (has or options.classes is not None or options.label is not None or content.masks)
 
 
-def _task_line(
-    content: Content, dataset: NodeDataset | GraphDataset | EdgeDataset | LinkDataset, why: str
-) -> str:
-    """Say which task was taken, and why."""
-    if isinstance(dataset, LinkDataset):
+def _task_lines(
+    content: Content | TypedContent, dataset: CustomDataset, options: FileOptions
+) -> Iterator[str]:
+    """Say which task was taken, and why, and what stands in for features."""
+    is_auto = options.task == "auto"
+    why = "nothing has labels" if is_auto else f"task={options.task}"
+    if isinstance(dataset, TypedNodeDataset):
+        what = "numbers" if dataset.regression else "labels" if dataset.multi_label else "classes"
+        yield f"task = typed_node, {what} of {dataset.target} ({dataset.num_classes})"
+    elif isinstance(dataset, (LinkDataset, TypedLinkDataset)):
         parts = (dataset.train_edges, dataset.val_edges, dataset.test_edges)
         counts = "{} to train on, {} for validation, {} for the test".format(*map(len, parts))
+        if isinstance(dataset, TypedLinkDataset):
+            yield f"task = typed_link, {' '.join(dataset.relation)} ({counts}): {why}"
+            return
         how = "bipartite, " if dataset.sides is not None else ""
         how += "directed" if dataset.directed else "undirected"
-        return f"task = link, {how} ({counts}): {why}"
-    name = "edge" if content.learns_edges else "graph" if content.graphs else "node"
-    of = f"{name}s"
-    what = "numbers" if dataset.regression else "labels" if dataset.multi_label else "classes"
-    return f"task = {name}, {what} of {of} ({dataset.num_classes}): {content.reason}"
+        yield f"task = link, {how} ({counts}): {why}"
+    elif isinstance(content, Content):
+        none = options.features == "file" and content.x is None and content.features is None
+        if content.learns_edges and none:
+            yield "nodes have no features: features = degree (identity learns each node by itself)"
+        name = "edge" if content.learns_edges else "graph" if content.graphs else "node"
+        what = "numbers" if dataset.regression else "labels" if dataset.multi_label else "classes"
+        if is_auto:
+            yield f"task = {name}, {what} of {name}s ({dataset.num_classes}): {content.reason}"
 
 
 def _find(path: Any, format: str) -> tuple[Path, str]:
@@ -264,7 +303,8 @@ def _find(path: Any, format: str) -> tuple[Path, str]:
     if not exists:
         bad_value("path", f"there is no file or folder {str(place)!r}; accepted: {accepted}")
     if format != "auto":
-        if is_folder != (format in ("ogb", "tu", "disk")) and not (is_folder and format in ("tables", "pyg")):
+        folders = ("ogb", "tu", "disk", "typed")
+        if is_folder != (format in folders) and not (is_folder and format in ("tables", "pyg")):
             what = "folder" if is_folder else "file"
             bad_value("path", f"{str(place)!r} is a {what}, which format={format} is not")
         return place, format
@@ -276,9 +316,11 @@ def _find(path: Any, format: str) -> tuple[Path, str]:
         return place, found
     if tu_title(place) is not None:
         return place, "tu"
+    if (place / "edges").is_dir():
+        return place, "typed"
     marks = {
         "disk": [HEADER],
-        "ogb": [OGB_MARK],
+        "ogb": [OGB_MARK, OGB_TYPED_MARK],
         "tables": [f"edges{ending}" for ending in ENDINGS],
         "pyg": list(SAVED),
     }
@@ -288,7 +330,7 @@ def _find(path: Any, format: str) -> tuple[Path, str]:
     bad_value(
         "path",
         f"the folder {str(place)!r} has neither edges.csv, .tsv or .parquet, nor {OGB_MARK}, nor {SAVED[0]}, "
-        f"nor {TU_MARK}, nor {HEADER}; "
+        f"nor {TU_MARK}, nor {HEADER}, nor a folder edges; "
         "accepted: such a folder, or edges=FILE with format=tables",
     )
 

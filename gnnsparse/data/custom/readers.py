@@ -140,16 +140,16 @@ def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
     return masks
 
 
-_GRAPH = "a torch_geometric.data.Data, a list of such graphs, or a dict with edge_index"
+_GRAPH = "a torch_geometric.data.Data or HeteroData, a list of Data, or a dict with edge_index"
 #: Where a folder of PyG has its processed file.
 SAVED = ("processed/data.pt", "data.pt")
 
 
-def saved_graphs(path: Path) -> list[dict[str, Any]]:
+def saved_graphs(path: Path) -> list[dict[Any, Any]]:
     """Return the attributes of the graphs that torch.save has written, by torch.load with weights_only.
 
     No code of the file is run. It has a Data, a list or tuple of graphs, what an InMemoryDataset saves as its
-    processed file, or a dict of tensors; `path` may also be the folder of the processed file.
+    processed file, a HeteroData, or a dict of tensors; `path` may also be the folder of the processed file.
     """
     if path.is_dir():
         path = next((path / name for name in SAVED if (path / name).is_file()), path / SAVED[0])
@@ -169,7 +169,8 @@ def saved_graphs(path: Path) -> list[dict[str, Any]]:
         graphs = list(_graphs(found, 0))
         if not graphs:
             raise ValueError(f"holds a {type(found).__name__}, and no graph; accepted: {_GRAPH}")
-        for name, value in (item for graph in graphs for item in graph.items()):
+        stores = [of for graph in graphs for of in (graph, *graph.values()) if isinstance(of, dict)]
+        for name, value in (item for store in stores for item in store.items()):
             if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > nbytes:
                 bad_value(name, f"is a tensor of more bytes than the file has, {nbytes}")
         return graphs
@@ -184,7 +185,8 @@ def _load(path: Path) -> Any:
         raise ValueError(f"has a damaged pickle ({type(error).__name__}: {str(error)[:300]})") from error
     if any(name.startswith("torch_geometric.") for name in names):
         pyg = import_optional("torch_geometric.data", path.name)
-        safe = [pyg.Data, pyg.data.DataEdgeAttr, pyg.data.DataTensorAttr, pyg.storage.GlobalStorage]
+        safe = [pyg.Data, pyg.HeteroData, pyg.data.DataEdgeAttr, pyg.data.DataTensorAttr]
+        safe += [getattr(pyg.storage, f"{kind}Storage") for kind in ("Base", "Global", "Node", "Edge")]
     known = {f"{kind.__module__}.{kind.__name__}" for kind in safe}
     if others := sorted(set(names) - known):
         raise ValueError(
@@ -200,7 +202,7 @@ def _load(path: Path) -> Any:
         raise ValueError(f"is damaged ({type(error).__name__}: {str(error)[:300]})") from error
 
 
-def _graphs(found: Any, depth: int) -> Iterator[dict[str, Any]]:
+def _graphs(found: Any, depth: int) -> Iterator[dict[Any, Any]]:
     """Yield the attributes of each graph of an object that was read."""
     if isinstance(found, (list, tuple)) and depth < 5:
         # InMemoryDataset.save writes (attributes, slices, class), and before PyG 2.3 it was (Data, slices).
@@ -214,8 +216,15 @@ def _graphs(found: Any, depth: int) -> Iterator[dict[str, Any]]:
         return
     if type(found).__module__.startswith("torch_geometric."):
         found = found.to_dict()
-    if isinstance(found, dict) and "edge_index" in found:
+    if isinstance(found, dict) and ("edge_index" in found or is_typed(found)):
         yield found
+
+
+def is_typed(attributes: Mapping[Any, Any]) -> bool:
+    """Return whether attributes are those of a HeteroData, as its `to_dict` returns them."""
+    relations = [key for key in attributes if isinstance(key, tuple)]
+    names = all(len(key) == 3 and all(isinstance(part, str) for part in key) for key in relations)
+    return bool(relations) and names and all(isinstance(of, dict) for of in attributes.values())
 
 
 def _divided(whole: dict[str, Any], slices: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -435,8 +444,8 @@ def _check_numbers(option: str, name: str, what: str, attributes: dict[Any, Any]
         bad_value(option, f"{name!r} {problem} at {what} {str(key)[:80]!r}{many}; accepted: {accepted}")
 
 
-#: A file that every folder of OGB has.
-OGB_MARK = "raw/num-node-list.csv.gz"
+#: A file that every folder of OGB has, of a graph without types and of one with types.
+OGB_MARK, OGB_TYPED_MARK = "raw/num-node-list.csv.gz", "raw/num-node-dict.csv.gz"
 
 
 def read_ogb_folder(folder: Path, _: FileOptions | None = None) -> Content:

@@ -19,11 +19,12 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from gnnsparse.data.array_files import read_text
-from gnnsparse.data.custom.build import PARTS, Content, FileOptions, sorted_texts, text_of
+from gnnsparse.data.custom.build import PARTS, Content, FileOptions, TypedContent, sorted_texts, text_of
 from gnnsparse.data.custom.delimited import MISSING_WORDS, is_number, parse
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_regular, reading
+from gnnsparse.sparse.typed import Relation
 
 #: The endings of the names of tables.
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet")
@@ -319,6 +320,125 @@ def read_tables(path: Path, options: FileOptions) -> Content:
     if not apart:  # both columns have the same texts for nodes of two kinds
         content["ids"] = tuple(name.split(_OF_GRAPH, 1)[1] for name in content["ids"])
     return Content(len(content["ids"]), ends_of, weights, directed=False, uses=tuple(lines), **content)
+
+
+#: What stands between the types and the name of a relation in the name of its table.
+_JOIN = "__"
+
+
+def read_typed_tables(folder: Path, options: FileOptions) -> TypedContent:
+    """Read a graph with types: edges/SOURCE__NAME__TARGET.csv of each relation, and nodes/TYPE.csv of types.
+
+    The nodes of a type without a table are the ends of its edges.
+    """
+    edges: dict[Relation, Table] = {}
+    for stem, file in _files_of(folder / "edges").items():
+        relation = tuple(stem.split(_JOIN))
+        if len(relation) != 3 or not all(relation):
+            accepted = "names as SOURCE__NAME__TARGET.csv, with the types of both ends"
+            bad_value("path", f"edges/{file.name} is no name of a relation; accepted: {accepted}")
+        edges[relation] = replace(read_table(file, options.separator), file=f"edges/{file.name}")
+    kinds = dict.fromkeys(kind for relation in edges for kind in relation[::2])
+    nodes = {}
+    for kind, file in _files_of(folder / "nodes").items():
+        if kind not in kinds:
+            bad_value("path", f"nodes/{file.name} is of a type without edges; accepted: {', '.join(kinds)}")
+        table = replace(read_table(file, options.separator), file=f"nodes/{file.name}")
+        nodes[kind] = _with_names_of_nodes(table, options)
+    _check_named(options, nodes, ("id", "label_columns", "feature_columns"))
+    _check_named(options, edges, ("source", "target"))
+    lines, made = [], {}
+    texts: dict[tuple[Relation, int], np.ndarray] = {}
+    for relation, table in edges.items():
+        made[relation], *ends, line = _relation(table, relation, nodes, options)
+        texts |= {(relation, at): end for at, end in zip((0, 2), ends, strict=True)}
+        lines.append(line)
+    of_types, known = {}, dict.fromkeys(kinds, "its edges")
+    for kind in kinds:
+        joined = np.concatenate([end for (relation, at), end in texts.items() if relation[at] == kind])
+        content: dict[str, Any] = {"ids": tuple(sorted_texts({*joined.tolist()}))}
+        if kind in nodes:
+            content, id, line = _nodes(nodes[kind], _options_of(nodes[kind], options), {"edges": joined})
+            known[kind] = f"{nodes[kind].file}, column {id!r}"
+            lines.append(line)
+        of_types[kind] = Content(len(content["ids"]), np.empty((2, 0), np.int64), item=kind, **content)
+    for relation, items in made.items():
+        numbers = [
+            _numbers(
+                option, edges[relation].file, texts[relation, at], of_types[relation[at]].ids or (),
+                known[relation[at]],
+            )
+            for option, at in (("source", 0), ("target", 2))
+        ]  # fmt: skip
+        made[relation] = replace(items, edges=np.stack(numbers))
+    return TypedContent(of_types, made, directed=False, uses=tuple(lines))
+
+
+def _files_of(folder: Path) -> dict[str, Path]:
+    """Return the tables in a folder by their names without the ending, sorted."""
+    found: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        stem = next((file.name.removesuffix(end) for end in ENDINGS if file.name.endswith(end)), None)
+        if stem is None or file.name.startswith("."):
+            continue
+        if stem in found:
+            got = f"{folder.name} has {found[stem].name} and {file.name}"
+            bad_value("path", f"{got}; accepted: one table of each name")
+        found[stem] = file
+    return found
+
+
+def _check_named(options: FileOptions, tables: Mapping[Any, Table], names: Sequence[str]) -> None:
+    """Raise ValueError if an option names a column that no table has."""
+    for option in names:
+        given = getattr(options, option) or ()
+        for name in [given] if isinstance(given, str) else given:
+            if not any(table.called([name.casefold()]) for table in tables.values()):
+                there = "; ".join(f"{table.file} has {_listed(table.names)}" for table in tables.values())
+                problem = f"no table has a column {name!r}: {there or 'there is no folder nodes'}"
+                bad_value(option.removesuffix("_columns") if option[0] == "l" else option, problem)
+
+
+def _options_of(table: Table, options: FileOptions) -> FileOptions:
+    """Return the options of one type's table: those that name columns of others do not count."""
+
+    def has(name: str | None) -> bool:
+        return name is not None and bool(table.called([name.casefold()]))
+
+    chosen = [name for name in options.feature_columns or () if has(name)]
+    none = options.feature_columns is not None and not chosen
+    return replace(
+        options,
+        id=options.id if has(options.id) else None,
+        label=options.label if options.label_columns and all(map(has, options.label_columns)) else None,
+        feature_columns=chosen or None,
+        features="constant" if none else options.features,
+    )
+
+
+def _relation(
+    table: Table, relation: Relation, nodes: Mapping[str, Table], options: FileOptions
+) -> tuple[Content, np.ndarray, np.ndarray, str]:
+    """Return the rows of a relation, the texts of both ends, and a line that says what its columns are."""
+    ends: dict[str, Any] = {}
+    for option, kind in zip(("source", "target"), relation[::2], strict=True):
+        given = getattr(options, option)
+        usual = [kind + more for more in ("", "_id", "id")] if relation[0] != relation[2] else []
+        columns = table.called([name.casefold() for name in ([given] if given else usual)])
+        ends[option] = columns[0] if len(columns) == 1 else None
+    own = replace(options, weight=None, edge_label=None, **ends)
+    table = _with_names_of_edges(table, own, nodes.get(relation[0]) if relation[0] == relation[2] else None)
+    (source, target, weight), row_numbers, unused = _edge_columns(table, own, (), links=True)
+    split = table.called((_SPLIT,))[:1]
+    times = {name: table.values(name) for name in table.names if name == options.time}
+    unused = [name for name in unused if name not in {*split, *times}] + ([weight] if weight else [])
+    if unused:
+        _warn("edges", table, f"columns that are not used: {_listed(unused)}")
+    texts = table.full_texts("source", source), table.full_texts("target", target)
+    masks = _split(table, split[0]) if split else {}
+    items = Content(len(texts[0]), np.empty((2, 0), np.int64), masks=masks, columns=times, item="edge")
+    uses = {"ends": [source, target], "split": split, "times": list(times)}
+    return items, *texts, _line(table, uses, row_numbers, unused)
 
 
 def _edge_labels(table: Table, options: FileOptions, nodes: Table | None) -> list[str] | None:
