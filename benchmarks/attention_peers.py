@@ -475,8 +475,7 @@ def probe(*work: Any) -> str | None:
         return f"crashed: {signal.Signals(-ended.returncode).name}"
     if ended.returncode:
         return f"crashed: {(ended.stderr.strip().splitlines() or ['no message'])[-1][:200]}"
-    problem: str | None = json.loads(ended.stdout.splitlines()[-1])["problem"]
-    return problem
+    return json.loads(ended.stdout.splitlines()[-1])["problem"]
 
 
 def probes(cells: list[tuple[str, str, str]], *about: Any) -> dict[tuple[str, str, str], str | None]:

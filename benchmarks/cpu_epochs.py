@@ -85,8 +85,7 @@ def run(trainer: str, dataset: str, root: Path) -> dict[str, float]:
         return train(dataset, root, choice)
     command = [sys.executable, "-m", "benchmarks.cpu_epochs", "--pyg", dataset, "--root", f"{dataset}={root}"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def rows(roots: dict[str, Path]) -> Iterator[dict[str, Any]]:

@@ -139,8 +139,7 @@ class Run:
     def outputs(self, batch: GraphsBatch) -> torch.Tensor:
         """Return the scores of classes or the standardised numbers of a batch."""
         adj = self._adjacency(batch.adj)
-        out: torch.Tensor = self.model(batch.x, adj, batch.graph_ptr, batch.edge_attr)
-        return out
+        return self.model(batch.x, adj, batch.graph_ptr, batch.edge_attr)
 
     def train_epoch(self, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> None:
         self.model.train()
@@ -168,8 +167,7 @@ class Run:
                 found.append((out * deviation + mean - batch.y).abs())
             else:
                 found.append(100.0 * (out.argmax(1) == batch.y)[:, None])
-        scores: list[float] = torch.cat(found).mean(0).tolist()
-        return scores
+        return torch.cat(found).mean(0).tolist()
 
     def trained(self, seed: int) -> list[float]:
         """Train, and return the scores of the test part."""

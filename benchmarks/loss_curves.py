@@ -61,8 +61,7 @@ def options_of(options: argparse.Namespace) -> DictConfig:
         f"dataset.val_size={options.val}", f"dataset.test_size={options.val}",
         f"trainer.max_epochs={options.epochs}", "model.dropout=0.0", *options.overrides,
     ]  # fmt: skip
-    cfg: DictConfig = options_of_train(overrides)
-    return cfg
+    return options_of_train(overrides)
 
 
 def run(cfg: DictConfig, variant: str) -> tuple[list[float], FitResult]:

@@ -74,8 +74,7 @@ class PygAttention(torch.nn.Module):
         """Compute attention of `query`, which must be `key` and `value`, over the edges and self-loops."""
         assert query is key
         assert key is value
-        out: torch.Tensor = self.out_proj(self.conv(query, self._with_loops(edge_index, len(query))))
-        return out
+        return self.out_proj(self.conv(query, self._with_loops(edge_index, len(query))))
 
 
 class PygTypedAttention(torch.nn.Module):
@@ -103,8 +102,7 @@ class PygTypedAttention(torch.nn.Module):
         weights = softmax(scores.clamp(-CLAMP, CLAMP), target, num_nodes=len(x))
         weights = F.dropout(weights, self.dropout, self.training)
         sums = scatter(weights[..., None] * v[source], target, dim_size=len(x), reduce="sum")
-        out: torch.Tensor = self.out_proj(sums.flatten(1))
-        return out
+        return self.out_proj(sums.flatten(1))
 
 
 class PygGatedGCN(torch.nn.Module):

@@ -74,9 +74,7 @@ class UniformStack(ConvStack):
             shapes differ.
         input_dropout: whether dropout drops inputs of the first layer as well.
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     conv: ClassVar[type[torch.nn.Module]]

@@ -33,9 +33,7 @@ class EdgeStack(GraphModel):
         norm: normalisation of what a convolution returns: "none", "batch" or "layer".
         residual: whether the input of a layer is added to its output.
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     takes_sparse_features = False

@@ -122,5 +122,4 @@ class TypedAttention(torch.nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
             edge_order="operand",
         )  # fmt: skip
-        y: torch.Tensor = self.out_proj(out.flatten(1))
-        return y
+        return self.out_proj(out.flatten(1))

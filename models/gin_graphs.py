@@ -35,9 +35,7 @@ class GraphGIN(GraphModel):
         train_eps: whether the weight of a node's own features is learned.
         pool: how the nodes of a graph are pooled: "sum", "mean" or "max".
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     def __init__(

@@ -77,9 +77,7 @@ class GPS(GlobalModel):
         residual: whether their inputs are added to the outputs of message passing, attention and feed-forward
             networks.
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     def __init__(
@@ -148,8 +146,7 @@ class Block(torch.nn.Module):
         local = self.norm1(self._joined(x, self.conv(x, adj)))
         x = local + self.norm2(self._joined(x, attended))
         hidden = dropout(F.relu(self.linear1(x)), self.dropout, self.training)
-        y: torch.Tensor = self.norm3(self._joined(x, self.linear2(hidden)))
-        return y
+        return self.norm3(self._joined(x, self.linear2(hidden)))
 
     def _joined(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         y = dropout(y, self.dropout, self.training)

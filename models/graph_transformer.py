@@ -33,9 +33,7 @@ class GraphTransformer(GraphModel):
         norm: normalisation of the inputs of attention and feed-forward networks: "none", "batch" or "layer".
         residual: whether the inputs of attention and feed-forward networks are added to their outputs.
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     def __init__(

@@ -46,8 +46,7 @@ class HGT(TypedModel):
 
     def convolve(self, conv: Any, x: dict[str, torch.Tensor], graph: TypedGraph) -> dict[str, torch.Tensor]:
         """Call a layer, whose attention to all relations is one."""
-        found: dict[str, torch.Tensor] = conv(x, graph)
-        return found
+        return conv(x, graph)
 
 
 register_around(LinkedTyped, "typed_link", ("hgt",), predictor_layers=2)

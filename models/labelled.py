@@ -25,9 +25,7 @@ class Labelled(EdgeScorer):
         edge_channels: features of an edge, as the data set has them.
         options: the other options of the model of nodes, of which `dropout` is that of the head as well.
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     encoder_class: type[torch.nn.Module]

@@ -69,9 +69,7 @@ class Linked(torch.nn.Module):
         directed: whether edges have a direction, which the scores depend on then.
         options: the other options of the model of nodes, of which `dropout` is that of PairScore as well.
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     encoder_class: type[UniformStack]

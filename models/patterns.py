@@ -131,8 +131,7 @@ def pattern_of(memo: AdjacencyMemo, adj: SparseOperand | torch.Tensor, nodes: in
     the graph, run a model with an operand once before.
     """
     if not isinstance(adj, SparseOperand):
-        of_edges: Pattern = memo.adjacency((nodes, nodes), adj, recipe)
-        return of_edges
+        return memo.adjacency((nodes, nodes), adj, recipe)
     if adj.shape != (nodes, nodes):
         bad_value(
             "adj", f"an operand of shape {adj.shape}, and x of {nodes} nodes; accepted: {(nodes, nodes)}"
@@ -142,5 +141,4 @@ def pattern_of(memo: AdjacencyMemo, adj: SparseOperand | torch.Tensor, nodes: in
     if found is not None:
         return found
     get = torch.compiler.disable(kept.get) if torch.compiler.is_compiling() else kept.get
-    made: Pattern = get(key, lambda: recipe.make(adj.indices().flip(0), (nodes, nodes), False))
-    return made
+    return get(key, lambda: recipe.make(adj.indices().flip(0), (nodes, nodes), False))

@@ -31,9 +31,7 @@ class Pooled(torch.nn.Module):
         options: the other options of the model of nodes, of which `dropout` is that of the pooled features
             as well.
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     encoder_class: type[torch.nn.Module]

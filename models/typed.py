@@ -38,9 +38,7 @@ class TypedModel(GraphModel):
             and "target", the type whose nodes the outputs are of, None: all types, with hidden features.
             None: one type and one relation.
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     takes_sparse_features = False
@@ -148,9 +146,7 @@ class LinkedTyped(torch.nn.Module):
         types: those of a TypedModel without a target; and "link", the types of sources and of targets.
         options: the other options of the TypedModel, of which `dropout` is that of PairScore as well.
 
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The errors are those of GraphModel.
     """
 
     encoder_class: type[TypedModel]

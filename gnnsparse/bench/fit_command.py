@@ -377,8 +377,7 @@ class _Numbers:
 
     def record(self, theta: np.ndarray) -> GpuRecord:
         """Make the record of a vector."""
-        made: GpuRecord = from_plain(GpuRecord, to_plain(self.quick(theta)), "fit")
-        return made
+        return from_plain(GpuRecord, to_plain(self.quick(theta)), "fit")
 
 
 class _Tree(dict[Any, Any]):

@@ -72,8 +72,7 @@ def wait_for(device: torch.device) -> Callable[[], object]:
     if device.type != "cuda":
         return lambda: None
     # Not torch.cuda.synchronize, which takes some microseconds of Python that no result waits for.
-    wait: Callable[[], object] = torch.cuda.current_stream(device).synchronize
-    return wait
+    return torch.cuda.current_stream(device).synchronize
 
 
 def _timed(call: Callable[[], object], wait: Callable[[], object]) -> float:
@@ -294,8 +293,7 @@ def _measure_variant(
     with torch.no_grad() if who.name == COMPILED else torch.inference_mode(), who.context():
 
         def call() -> torch.Tensor:
-            out: torch.Tensor = who.module(task.x, adjacency)
-            return out
+            return who.module(task.x, adjacency)
 
         begin = time.perf_counter()
         result = call()

@@ -437,8 +437,7 @@ def _pyg_backend(name: str, task: Task) -> Backend:
             with torch.no_grad():
                 stack(task.x, edge_index)
             return edge_index
-        edges: torch.Tensor = add_remaining_self_loops(edge_index, num_nodes=task.csr.rows)[0]
-        return edges
+        return add_remaining_self_loops(edge_index, num_nodes=task.csr.rows)[0]
 
     if name == "pyg":
         return Backend(name, stack, prepare)

@@ -379,8 +379,7 @@ def draw(chart: Bars | Picture, width: int | None = None, style: str = "") -> st
     attributes = "" if width is None else f'xmlns="http://www.w3.org/2000/svg" width="{width}" '
     given = Markup(attributes), Markup(f"<style>{style}</style>" if style else "")
     templates = _environment().get_template("charts.jinja").module
-    drawn: str = templates.bars(chart, 34 * len(chart.bars), place, _lost(chart), *given)
-    return drawn
+    return templates.bars(chart, 34 * len(chart.bars), place, _lost(chart), *given)
 
 
 def _lost(chart: Bars) -> set[int]:

@@ -44,8 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_full_parser(arguments).parse_args(arguments)
     options.arguments = arguments
     try:
-        status: int = options.run(options)
-        return status
+        return options.run(options)
     except (ValueError, OSError, MemoryError) as error:  # of files, folders and sizes that were named
         options.fail(str(error))
         return 2

@@ -112,8 +112,7 @@ def _operands(precision: Precision, device: str) -> Iterator[tuple[str, SparseOp
 def _graph_attention(score: str, a: SparseOperand, *x: torch.Tensor, **options: Any) -> torch.Tensor:
     q, k, v, *att = x
     options["att"] = att[0] if att else None
-    result: torch.Tensor = gnnsparse.graph_attention(a, q, k, v, score=score, **options)
-    return result
+    return gnnsparse.graph_attention(a, q, k, v, score=score, **options)
 
 
 def cases_of(precision: Precision, device: str) -> Iterator[Case]:

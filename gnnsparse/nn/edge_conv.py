@@ -108,11 +108,7 @@ class EdgeConv(EdgeLayer):
     Args:
         nn: h, a module that maps [edges, 2 * in] to [edges, out]. Its parameters are drawn anew.
         aggr: how h's results are reduced: "max", "min", "add" or "sum", "mean".
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     def __init__(
@@ -135,10 +131,7 @@ class EdgeConv(EdgeLayer):
         Returns:
             [targets, out]; 0 for a target without neighbours.
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or the operand another precision than the
-                layer's.
+        The errors are those of ResGatedGraphConv.forward.
         """
         nodes = check_nodes(x, (None, None))
         sources, targets = both(nodes)
@@ -170,11 +163,7 @@ class PointNetConv(EdgeLayer):
         global_nn: g, a module that maps [targets, hidden] to [targets, out]; None: the identity.
         add_self_loops: whether each node that is source and target has one self-loop, whatever edges say.
         aggr: the argument of EdgeConv.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     def __init__(

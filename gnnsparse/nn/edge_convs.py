@@ -55,11 +55,7 @@ class ResGatedGraphConv(EdgeLayer):
         edge_dim: features of an edge; None: there are none.
         root_weight: whether there is the term W_1 x_i.
         bias: whether b is learned; False: there is none.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     lin_skip: torch.nn.Linear | None
@@ -173,11 +169,7 @@ class CGConv(EdgeLayer):
         aggr: how messages are reduced: "add" or "sum", "mean", "max", "min".
         batch_norm: whether reduced messages pass a batch norm before x_i is added.
         bias: whether b_f and b_s are learned; False: there are none.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     bn: torch.nn.BatchNorm1d | None
@@ -231,8 +223,7 @@ class CGConv(EdgeLayer):
                 core=of_edges[1],
             )  # fmt: skip
         out = out if self.bn is None else self.bn(out)
-        y: torch.Tensor = out + targets
-        return y
+        return out + targets
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}, dim={self.dim})"
@@ -276,11 +267,7 @@ class FiLMConv(EdgeLayer):
             [nodes, 2 * out]; None: a linear layer.
         act: sigma, as that of ResGatedGraphConv.
         aggr: how the messages of a relation are reduced: "add" or "sum", "mean", "max", "min".
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     def __init__(
@@ -340,10 +327,7 @@ class FiLMConv(EdgeLayer):
         Returns:
             [targets, out_channels].
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or the operand another precision than the
-                layer's.
+        The errors are those of ResGatedGraphConv.forward.
         """
         nodes = check_nodes(x, self._channels, self.lin_skip.weight)
         sources, targets = both(nodes)
@@ -370,8 +354,7 @@ class FiLMConv(EdgeLayer):
             got = f"has shape {tuple(edge_type.shape)} on {edge_type.device}"
             bad_value("edge_type", f"{got}; accepted: {tuple(adj.shape[1:])} on {adj.device}, as the edges")
         recipe = _ByType(self.num_relations, self.precision or Precision.FP32)
-        operands: list[SparseOperand] = self._memo.adjacency(size, adj, recipe, edge_type)
-        return operands
+        return self._memo.adjacency(size, adj, recipe, edge_type)
 
     def __repr__(self) -> str:
         sizes = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}"
@@ -404,8 +387,7 @@ class _Temperature(torch.nn.Module):
 
     @property
     def value(self) -> torch.Tensor:
-        found: torch.Tensor = getattr(self, self._name)
-        return found
+        return getattr(self, self._name)
 
     def reset_parameters(self) -> None:
         torch.nn.init.constant_(self.value, self._first)
@@ -459,11 +441,7 @@ class GENConv(EdgeLayer):
         bias: whether linear layers have a bias.
         edge_dim: features of an edge, which a linear layer maps to `out_channels` if they are not as many;
             None: they are, or there are none.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     eps_of_messages: torch.Tensor
@@ -550,10 +528,7 @@ class GENConv(EdgeLayer):
         Returns:
             [targets, out_channels].
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or the operand another precision than the
-                layer's.
+        The errors are those of ResGatedGraphConv.forward.
         """
         weight: torch.Tensor = self.mlp[0].weight  # type: ignore[assignment]
         nodes = check_nodes(x, self._channels, weight)
@@ -565,8 +540,7 @@ class GENConv(EdgeLayer):
             out = self.msg_norm(sources if targets is None else targets, out)
         if targets is not None:
             out = out + (targets if self.lin_dst is None else self.lin_dst(targets))
-        y: torch.Tensor = self.mlp(out)
-        return y
+        return self.mlp(out)
 
     def _reduced(
         self, operand: SparseOperand, sources: torch.Tensor, edge_attr: Any, weight: torch.Tensor
@@ -583,10 +557,7 @@ class GENConv(EdgeLayer):
         own = self._modules.get("aggr_module")
         number = self.p if self.aggr == "powermean" else self.t
         temperature: Any = own.value if isinstance(own, _Temperature) else number
-        out: torch.Tensor = aggregate_edges(
-            operand, message, reduce=self._reduce, temperature=temperature, **terms
-        )
-        return out
+        return aggregate_edges(operand, message, reduce=self._reduce, temperature=temperature, **terms)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, aggr={self.aggr})"

@@ -278,8 +278,7 @@ class EdgeLayer(GraphLayer):
             check_precision(adj, self.precision)
             return adj
         recipe = EdgeRecipe(self_loops, self.precision or Precision.FP32)
-        operand: SparseOperand = self._memo.adjacency(size, adj, recipe).operand
-        return operand
+        return self._memo.adjacency(size, adj, recipe).operand
 
 
 def reset(module: torch.nn.Module) -> None:

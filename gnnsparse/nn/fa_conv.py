@@ -49,11 +49,7 @@ class FAConv(EdgeLayer):
         cached: whether the edges of the first call are used in all others.
         add_self_loops: whether nodes get self-loops that lack them, with `normalize`.
         normalize: whether messages are divided by the roots of degrees; False: edges have given weights.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     def __init__(

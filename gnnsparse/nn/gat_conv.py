@@ -126,11 +126,7 @@ class GATConv(_GatLayer):
             features of the other edges to the node are reduced: "mean", "add", "sum", "min", "max", "mul".
         bias: whether b is learned; False: there is none.
         residual: whether a linear map of x_i is added to y_i.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     lin: Any  # or lin_src and lin_dst; None: there is no such layer

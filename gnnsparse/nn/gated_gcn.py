@@ -51,11 +51,7 @@ class GatedGCNConv(EdgeLayer):
         batch_norm: whether results pass a batch norm.
         residual: whether relu's results are added to x_i and e_ij, where these have `out_channels` features.
         dropout: the share of both results that is set to 0 in training.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     C: torch.nn.Linear | None

@@ -75,11 +75,7 @@ class GINConv(_Isomorphism):
             this linear layer, where it costs less.
         eps: eps at first.
         train_eps: whether eps is learned; False: it is a buffer.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     def __init__(
@@ -132,8 +128,7 @@ class GINConv(_Isomorphism):
                 out = module(out)
             return out
         out = spmm(operand, sources, values)
-        y: torch.Tensor = self.nn(out if targets is None else self._add_own(out, targets))
-        return y
+        return self.nn(out if targets is None else self._add_own(out, targets))
 
 
 def _parts(network: torch.nn.Module) -> tuple[Any, ...]:
@@ -240,5 +235,4 @@ class GINEConv(_Isomorphism):
             check_features("x", sources, lin.out_features)
             edges = edge_rows(operand, edge_attr, lin.in_features, lin.weight)
             out = aggregate_edges(operand, _mapped, x_j=sources, e_ij=edges, weight=lin.weight, bias=lin.bias)
-        y: torch.Tensor = self.nn(out if targets is None else self._add_own(out, targets))
-        return y
+        return self.nn(out if targets is None else self._add_own(out, targets))

@@ -116,11 +116,7 @@ class InteractionBlock(EdgeLayer):
         norm: whether each network ends in a layer norm.
         recompute: whether the backward pass computes the networks of edges again, so that what is between
             their layers is not stored for each edge.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     def __init__(

@@ -76,8 +76,7 @@ def _normalize(
     """Compute a BatchNorm1d, by `forward` where it takes no statistics of x [rows, features]."""
     padding = current_padding(x.shape[0])
     if (not norm.training and norm.running_mean is not None) or padding is None:
-        result: torch.Tensor = forward(x)
-        return result
+        return forward(x)
     y: torch.Tensor
     y, mean, variance = _BatchNorm.apply(x, norm.weight, norm.bias, padding, norm.eps)
     if norm.training and norm.running_mean is not None:

@@ -114,11 +114,7 @@ class PNAConv(EdgeLayer):
         act: the activation in V and U, a module, or the name of one of torch's in small letters.
         act_kwargs: the arguments of a named one.
         train_norm: whether the means by which scalers divide are learned.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     edge_encoder: torch.nn.Linear | None
@@ -197,10 +193,7 @@ class PNAConv(EdgeLayer):
         Returns:
             [nodes, out_channels].
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or the operand another precision than the
-                layer's.
+        The errors are those of ResGatedGraphConv.forward.
         """
         x = check_features("x", x, self.in_channels, self.lin.weight)
         operand = self._operand(adj, graph_size((x, x), None, adj))
@@ -219,8 +212,7 @@ class PNAConv(EdgeLayer):
             for layer in others:
                 out = layer(out)
             outs.append(out)
-        y: torch.Tensor = self.lin(outs[0] if len(outs) == 1 else torch.cat(outs, dim=1))
-        return y
+        return self.lin(outs[0] if len(outs) == 1 else torch.cat(outs, dim=1))
 
     def _reduced(
         self, operand: SparseOperand, x: torch.Tensor, edges: torch.Tensor | None
@@ -242,10 +234,7 @@ class PNAConv(EdgeLayer):
             for i, (_, *others) in enumerate(networks):
                 for layer in others:
                     rows[i] = layer(rows[i])
-            of_rows: list[torch.Tensor] = aggregate_edges(
-                operand, _row, reduce=names, m_ij=torch.cat(rows, dim=1)
-            )
-            return of_rows
+            return aggregate_edges(operand, _row, reduce=names, m_ij=torch.cat(rows, dim=1))
         message = _source if edges is None else _source_and_edge
         found = aggregate_edges(operand, message, reduce=names, **terms)
         # The target's term is added behind the reductions: it is the same for all edges, and a variance of
@@ -255,8 +244,7 @@ class PNAConv(EdgeLayer):
         for i, name in enumerate(names):
             if name not in ("var", "std"):
                 found[i] = torch.addcmul(found[i], own, counts if name == "sum" else has_some)
-        reduced: list[torch.Tensor] = found
-        return reduced
+        return found
 
     def _of_towers(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
@@ -315,5 +303,4 @@ def _activation(act: Any, options: dict[str, Any] | None) -> torch.nn.Module:
     names = {name.lower(): name for name in torch.nn.modules.activation.__all__}
     chosen = act.lower().replace("_", "") if isinstance(act, str) else act
     kind = getattr(torch.nn, names[check_choice("act", chosen, tuple(names))])
-    made: torch.nn.Module = kind(**(options or {}))
-    return made
+    return kind(**(options or {}))

@@ -44,11 +44,7 @@ class SAGEConv(_Aggregating):
         root_weight: whether there is the term W_r x_i.
         project: whether x_j is replaced by relu(W x_j + c) first.
         bias: whether b is learned; False: there is none.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+        precision: as in GCNConv; the errors are also as there.
     """
 
     def __init__(

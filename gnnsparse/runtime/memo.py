@@ -179,8 +179,7 @@ class Launchable:
     def __call__(self, *arguments: torch.Tensor | bool | None) -> torch.Tensor:
         """Run the product."""
         with path().current(self._device):
-            y: torch.Tensor = self._run(*arguments)
-            return y
+            return self._run(*arguments)
 
 
 class DispatchCache(dict[Any, Any]):

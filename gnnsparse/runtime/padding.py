@@ -45,8 +45,7 @@ class Padding:
         """Sum rows between `starts`, int64 [segments + 1], in a fixed order. Differentiable."""
         if id(starts) not in self._segments:
             self._segments[id(starts)] = starts, _Segments.of(starts, self.rows)
-        sums: torch.Tensor = _Sums.apply(x, self._segments[id(starts)][1])
-        return sums
+        return _Sums.apply(x, self._segments[id(starts)][1])
 
 
 class _Segments(NamedTuple):

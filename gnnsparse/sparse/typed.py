@@ -144,8 +144,7 @@ class TypedGraph:
         with self._lock:
             if "global" not in self._made:
                 self._made["global"] = self._global_edges()
-            made: tuple[torch.Tensor, torch.Tensor] = self._made["global"]
-            return made
+            return self._made["global"]
 
     def _global_edges(self) -> tuple[torch.Tensor, torch.Tensor]:
         offsets = self.offsets

@@ -80,8 +80,7 @@ def summed_from_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
     """Reorder [edges, ...] to the operand's [nnz, ...], where repeats are summed; without any it gathers."""
     if not is_eager() or (order := order_of(operand)).has_repeats:
         return operand.from_coo_order(x)
-    found: torch.Tensor = _reorder(x, order, False)
-    return found
+    return _reorder(x, order, False)
 
 
 def to_coo(x: torch.Tensor, operand: SparseOperand) -> Any:

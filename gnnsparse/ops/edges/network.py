@@ -265,8 +265,5 @@ def edge_network(
         return _Network(operand, options, given, back=False).forward()
 
     if dispatch.needs_grad(*tensors):
-        found: tuple[torch.Tensor, torch.Tensor] = dispatch.direct(_EdgeNetwork)(
-            *tensors, operand, options, run
-        )
-        return found
+        return dispatch.direct(_EdgeNetwork)(*tensors, operand, options, run)
     return run(*tensors)

@@ -342,8 +342,7 @@ def run_backward(
             leaves = [t.detach().requires_grad_() for t in tensors]
             return _composed(operand, function, needs, results, leaves, winners, again=False)
         run = runs[function, needs, given, width] = _Gradients(operand, function, needs, given, width)
-    found: list[torch.Tensor | None] = run(operand, grads, tensors, saved)
-    return found
+    return run(operand, grads, tensors, saved)
 
 
 def _composed(
