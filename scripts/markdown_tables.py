@@ -5,6 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gnnsparse.bench.render import markdown_table
+
+
+def measured(header: Iterable[str], rows: Iterable[Iterable[str]], *results: dict[str, Any]) -> str:
+    """Return a table, and below it where the results come from, each once."""
+    return "\n\n".join([markdown_table(header, rows), *dict.fromkeys(map(origin, results))])
+
+
+def pivot(rows: Iterable[dict[str, Any]], keys: tuple[str, ...], across: str) -> dict[Any, dict[Any, Any]]:
+    """Return the rows by their values of some keys, a tuple, and then by that of another key."""
+    found: dict[Any, dict[Any, Any]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), {})[row[across]] = row
+    return found
+
 
 def origin(result: dict[str, Any]) -> str:
     """Return the machine, versions, date and commits of a result."""

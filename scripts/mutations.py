@@ -86,12 +86,8 @@ def places(tree: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
             numbers: collections.Counter[str] = collections.Counter()
             for kind, node, text in _changes(statement, source):
                 span = [node.lineno, node.col_offset, node.end_lineno, node.end_col_offset]
-                place = {
-                    "file": str(path.relative_to(tree)),
-                    "function": function,
-                    "text": text,
-                    "span": span,
-                }
+                file = str(path.relative_to(tree))
+                place = {"file": file, "function": function, "text": text, "span": span}
                 found[ast.unparse(_head(statement)), kind, numbers[kind]].append(place)
                 numbers[kind] += 1
     return {key: given[0] for key, given in found.items() if len(given) == 1}
@@ -102,14 +98,8 @@ def _statements(node: ast.AST, function: str) -> Iterator[tuple[str, ast.stmt]]:
     for child in ast.iter_child_nodes(node):
         inside = function
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            parent = (
-                f"{function}.<locals>."
-                if isinstance(node, ast.FunctionDef)
-                else f"{function}."
-                if function
-                else ""
-            )
-            inside = parent + child.name
+            inner = ".<locals>." if isinstance(node, ast.FunctionDef) else "." if function else ""
+            inside = function + inner + child.name
         elif isinstance(child, ast.stmt) and function:
             yield function, child
         yield from _statements(child, inside)
@@ -128,11 +118,8 @@ def _changes(statement: ast.stmt, source: str) -> Iterator[tuple[str, ast.expr, 
         yield "branch", statement.test, f"(not ({ast.get_source_segment(source, statement.test)}))"
     for node in ast.walk(_head(statement)):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPS:
-            yield (
-                "comparison",
-                node,
-                _joined(source, [node.left, node.comparators[0]], SWAPS[type(node.ops[0])]),
-            )
+            sides = [node.left, node.comparators[0]]
+            yield "comparison", node, _joined(source, sides, SWAPS[type(node.ops[0])])
         elif (
             isinstance(node, ast.BinOp) and type(node.op) in SWAPS and not isinstance(node.left, ast.Constant)
         ):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from markdown_tables import origin
-
-from gnnsparse.bench.render import markdown_table as table
+from markdown_tables import measured, pivot
 
 
 def operations(data: dict[str, Any]) -> str:
@@ -31,7 +29,7 @@ def operations(data: dict[str, Any]) -> str:
         "cancellation",
         "attention, normal",
     ]
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)
 
 
 def sums(data: dict[str, Any]) -> str:
@@ -41,7 +39,7 @@ def sums(data: dict[str, Any]) -> str:
         for r in data["accumulation"]
     ]
     header = ["terms", "count", "float32, our kernels", "float16, blocks of 16", "float16, term by term"]
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)
 
 
 def scaling(data: dict[str, Any]) -> str:
@@ -52,11 +50,7 @@ def scaling(data: dict[str, Any]) -> str:
     def cell(row: dict[str, Any]) -> str:
         error = "overflow" if row["error"] is None else f"{row['error']:.1e}"
         lost = (
-            f", {100 * row['lost']:.2g} % lost"
-            if 0 < row["lost"] < 1
-            else ", all lost"
-            if row["lost"]
-            else ""
+            ", all lost" if row["lost"] == 1 else f", {100 * row['lost']:.2g} % lost" if row["lost"] else ""
         )
         return error + lost + (f", 2^{math.log2(row['scale']):g}" if row["way"] == "dynamic" else "")
 
@@ -66,30 +60,25 @@ def scaling(data: dict[str, Any]) -> str:
     ]
     names = {"unscaled": "no scaling", "scaled": "times 2^16", "dynamic": "the scaler's factor"}
     header = ["size of the gradient", *(f"{precision}, {names[way]}" for precision, way in ways)]
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)
 
 
 def study(*results: dict[str, Any]) -> str:
     """Make the tables of studies: scores by precision, beside those of PyG, of DGL and of a paper."""
-    return "\n\n".join(_study(data) + "\n\n" + origin(data) for data in results)
+    return "\n\n".join(map(_study, results))
 
 
 def eight_bits(*results: dict[str, Any]) -> str:
     """Make the table of scores with X in 8 bits and in fp32, of variants that ran with all seeds."""
-    rows = []
+    rows, variants = [], ("fp32", "int8", "fp8")
     for data in results:
         whole = [r for r in data["rows"] if len(r["seeds"]) == data["settings"]["seeds"]]
-        for dataset, model in dict.fromkeys((r["dataset"], r["model"]) for r in whole):
-            found = {r["variant"]: r for r in whole if (r["dataset"], r["model"]) == (dataset, model)}
+        for (dataset, model), found in pivot(whole, ("dataset", "model"), "variant").items():
             if "fp32" in found and len(found) > 1:
-                rows.append([model, dataset, found["fp32"]["metric"], *map(_with_gap, _variants(found))])
-    origins = dict.fromkeys(map(origin, results))
-    header = ["model", "data set", "score", "fp32", "int8", "fp8"]
-    return table(header, rows) + "\n\n" + "\n\n".join(origins)
-
-
-def _variants(found: dict[str, dict[str, Any]]) -> list[dict[str, Any] | None]:
-    return [found.get(name) for name in ("fp32", "int8", "fp8")]
+                rows.append(
+                    [model, dataset, found["fp32"]["metric"], *map(_with_gap, map(found.get, variants))]
+                )
+    return measured(["model", "data set", "score", *variants], rows, *results)
 
 
 def _with_gap(row: dict[str, Any] | None) -> str:
@@ -116,4 +105,4 @@ def _study(data: dict[str, Any]) -> str:
     what = ["data set", *(["model"] if several else []), "precision", "seeds"]
     score = "score" if len({r["metric"] for r in data["rows"]}) > 1 else data["rows"][0]["metric"]
     header = [*what, score, "minus fp32 [95 %]", "p (Holm)", *(["in the paper"] if paper else [])]
-    return table(header, rows)
+    return measured(header, rows, data)

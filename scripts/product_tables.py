@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from markdown_tables import origin
-
-from gnnsparse.bench.render import markdown_table as table
+from markdown_tables import measured, pivot
 
 #: What cuSPARSE at its best is called where it was measured. Ratios are to it, and to torch's call second.
 CUSPARSE_BEST = "cuSPARSE at its best,"
@@ -36,50 +34,49 @@ def generated(data: dict[str, Any]) -> str:
         "graph", "nonzeros", f"{peer} fp16, ms", "gnnsparse fp16", f"{peer} fp32, ms", "gnnsparse tf32",
         "gnnsparse fp32",
     ]  # fmt: skip
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)
 
 
 def users(data: dict[str, Any]) -> str:
     """Make the table of SpMM beside cuSPARSE's fastest algorithm, by width, weights and precision."""
-    of = {
-        (r["graph"], r["values"], r["width"], r["precision"], r["kernel"]): r for r in data["rows"] if r["ok"]
-    }
+    right = [r for r in data["rows"] if r["ok"]]
+    of = pivot(right, ("graph", "values", "width", "precision"), "kernel")
     rows = []
     for graph, values, width in dict.fromkeys((r["graph"], r["values"], r["width"]) for r in data["rows"]):
         cells = [graph, values, str(width)]
         for precision in ("fp16", "fp32"):
-            ours, best, torchs = (
-                of.get((graph, values, width, precision, name))
-                for name in ("auto", "cusparse-best", "cusparse")
-            )
+            found = of[graph, values, width, precision]
+            ours, best, torchs = map(found.get, ("auto", "cusparse-best", "cusparse"))
             ms = ours["ms"]
             cells += [f"{ms:.3f}", f"{best['ms']:.3f} ({best['variant']})", f"{best['ms'] / ms:.2f}x"]
             cells.append("wrong" if torchs is None else f"{torchs['ms'] / ms:.2f}x")
         rows.append(cells)
     columns = ["ours, ms", "cuSPARSE's best, ms", "speed", "beside torch's call"]
     header = ["graph", "weights", "columns", *(f"{p}: {name}" for p in ("fp16", "fp32") for name in columns)]
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)
 
 
 def published(data: dict[str, Any]) -> str:
     """Make the table of SpMM on published graphs: 128 columns, fp16, by the plan and by cuSPARSE."""
-    of = {
-        (r["graph"], r["kernel"]): r
-        for r in data["rows"]
-        if (r["width"], r.get("values", "gcn"), r["precision"]) == (128, "gcn", "fp16")
-    }
-    best = any(kernel == "cusparse-best" for _, kernel in of)
+
+    def is_shown(r: dict[str, Any]) -> bool:
+        return (r["width"], r.get("values", "gcn"), r["precision"]) == (128, "gcn", "fp16")
+
+    of = pivot(filter(is_shown, data["rows"]), ("graph",), "kernel")
+    best = any("cusparse-best" in found for found in of.values())
     rows = []
-    for graph in dict.fromkeys(r["graph"] for r in data["rows"] if r["graph"].endswith(".npz")):
-        ours, peers = of[graph, "auto"], [of[graph, "cusparse"]]
+    for (graph,), found in of.items():
+        if not graph.endswith(".npz"):
+            continue
+        ours, peers = found["auto"], [found["cusparse"]]
         if best:
-            peers.insert(0, of[graph, "cusparse-best"])
+            peers.insert(0, found["cusparse-best"])
         times = [f"{r['ms']:.3f}" for r in (peers[0], ours)]
         speeds = ", ".join(f"{peer['ms'] / ours['ms']:.2f}x" for peer in peers)
         rows.append([graph.removesuffix(".npz"), f"{ours['nnz'] / 1e6:.2f} M", *times, speeds])
     peer = CUSPARSE_BEST if best else "cuSPARSE"
     header = ["graph", "nonzeros", f"{peer} fp16, ms", "gnnsparse fp16, ms", "speed"]
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)
 
 
 def eight_bits(*results: dict[str, Any]) -> str:
@@ -98,7 +95,7 @@ def eight_bits(*results: dict[str, Any]) -> str:
             times = [of[(graph, *variant)] for variant in variants]
             rows.append([graph, f"{half:.3f}", *(f"{ms:.3f} ({half / ms:.2f}x)" for ms in times)])
         header = ["graph", "fp16, ms", *(f"{p}, {v}" for p, v in variants)]
-        parts.append(table(header, rows) + "\n\n" + origin(data))
+        parts.append(measured(header, rows, data))
     return "\n\n".join(parts)
 
 
@@ -113,7 +110,7 @@ def widths(*results: dict[str, Any]) -> str:
             ratios = (of[graph, precision, w] / of[graph, precision, -(-w // 64) * 64] for w in counts)
             rows.append([graph, precision, *(f"{ratio:.2f}" for ratio in ratios)])
         header = ["graph", "precision", *map(str, counts)]
-        parts.append(table(header, rows) + "\n\n" + origin(data))
+        parts.append(measured(header, rows, data))
     return "\n\n".join(parts)
 
 
@@ -136,7 +133,7 @@ def widths_beside_cusparse(*results: dict[str, Any]) -> str:
             [graph, precision, *(f"{min(ratios[graph, precision, width]):.2f}" for width in counts)]
             for graph, precision in dict.fromkeys(key[:2] for key in ratios)
         ]
-        parts.append(table(["graph", "precision", *map(str, counts)], rows) + "\n\n" + origin(data))
+        parts.append(measured(["graph", "precision", *map(str, counts)], rows, data))
     return "\n\n".join(parts)
 
 
@@ -149,4 +146,4 @@ def host(data: dict[str, Any]) -> str:
         cells = ("" if us is None else f"{us['median']:.1f}, {us['fastest']:.1f}" for us in found)
         rows.append([call, str(width), *cells])
     header = ["call", "columns", "fp16: median, fastest", "fp32: median, fastest"]
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)

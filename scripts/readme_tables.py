@@ -23,9 +23,7 @@ import headline
 import paper_tables
 import precision_tables
 import product_tables
-from markdown_tables import origin
-
-from gnnsparse.bench.render import markdown_table as table
+from markdown_tables import measured, pivot
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -90,7 +88,7 @@ def epochs_table() -> str:
         for r in data["rows"]
     ]
     header = ["run", "precision", "epochs to a validation", "ms an epoch", "test accuracy", "peak GB"]
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)
 
 
 def attention_peers_table() -> str:
@@ -124,7 +122,8 @@ def attention_peers_table() -> str:
         rows.append([*line, " / ".join(filter(None, speeds))])
     header = ["work, forward / with gradients, ms", *peers, "speed beside the best"]
     said = (f"{why} ({'; '.join(of)})." if of else f"{why}." for why, of in problems.items())
-    return "\n\n".join([table(header, rows), *said, origin(data)])
+    text, of = measured(header, rows, data).split("\n\n")
+    return "\n\n".join([text, *said, of])
 
 
 def graph_attention_table() -> str:
@@ -138,15 +137,14 @@ def graph_attention_table() -> str:
     rows = [row(r, f"{r['score']}, {r['precision']}") for r in data["ops"]]
     rows += [row(r, f"edge features: {r['features']}") for r in data["edges"]]
     head = ["graph, heads, score", "forward, ms", "forward and backward, ms"]
-    return table(head, rows) + "\n\n" + origin(data)
+    return measured(head, rows, data)
 
 
 def layer_steps_table() -> str:
     """Make the table of training steps of graph attention layers beside PyG's."""
     data = load("graph_attention.json")
     rows = []
-    for name in dict.fromkeys(r["layer"] for r in data["steps"]):
-        found = {r["name"]: r for r in data["steps"] if r["layer"] == name}
+    for (name,), found in pivot(data["steps"], ("layer",), "name").items():
         peer = found["pyg"]
         cells = [
             f"{r['ms']:.2f} ({peer['ms'] / r['ms']:.1f}x), {r['peak_gb']:.2f} GB"
@@ -154,15 +152,15 @@ def layer_steps_table() -> str:
         ]
         rows.append([name, f"{peer['ms']:.1f}, {peer['peak_gb']:.1f} GB", *cells])
     head = ["layer", "PyG fp32, ms", "fp32, ms", "fp16, ms", "fp16 in a CUDA graph, ms"]
-    return table(head, rows) + "\n\n" + origin(data)
+    return measured(head, rows, data)
 
 
 def accelerated_table() -> str:
     """Make the table of training steps of accelerated PyG models beside PyG's, eager and compiled."""
     data = load("interop_pyg.json")
     rows = []
-    for graph, name in dict.fromkeys((r["graph"], r["layer"]) for r in data["steps"]):
-        found = {r["name"]: r["ms"] for r in data["steps"] if (r["graph"], r["layer"]) == (graph, name)}
+    for key, steps in pivot(data["steps"], ("graph", "layer"), "name").items():
+        found = {name: step["ms"] for name, step in steps.items()}
         peers = [
             f"{found[kind]:.2f}" if found[kind] is not None else "can't be"
             for kind in ("pyg", "pyg compiled", "pyg captured")
@@ -171,23 +169,22 @@ def accelerated_table() -> str:
             f"{found[kind]:.2f} ({found['pyg'] / found[kind]:.1f}x)"
             for kind in ("fp32", "fp16", "fp32 captured", "fp16 captured")
         ]
-        rows.append([graph, name, *peers, *ours])
+        rows.append([*key, *peers, *ours])
     head = ["graph", "layers", "PyG, ms", "compiled", "in a CUDA graph", "accelerated fp32", "fp16"]
     head += ["fp32 in a CUDA graph", "fp16 in a CUDA graph"]
-    return table(head, rows) + "\n\n" + origin(data)
+    return measured(head, rows, data)
 
 
 def training_table() -> str:
     """Make the table of training steps of a GCN: forward, backward and Adam."""
     data = load("train_step.json")
-    peers = {r["name"]: r for r in data["rows"]}
-    base = peers["pyg csr fp32"]["ms"]
+    base = next(r["ms"] for r in data["rows"] if r["name"] == "pyg csr fp32")
     rows = [
         [r["name"], f"{r['ms']:.1f}", f"{base / r['ms']:.2f}x", f"{r['peak_bytes'] / 1e9:.1f}"]
         for r in data["rows"]
     ]
     header = ["5 layers, hidden 128, reddit_like", "ms a step", "speed", "peak memory, GB"]
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)
 
 
 def agnn_step_table() -> str:
@@ -203,7 +200,7 @@ def agnn_step_table() -> str:
                 speed = f" ({base / r['ms']:.2f}x)" if base is not None else ""
                 cells = [f"{r['ms']:.2f}{speed}", f"{r['peak_bytes'] / 1e9:.2f}"]
             rows.setdefault(r["name"], [r["name"]]).extend(cells)
-    return table(header, list(rows.values())) + "\n\n" + origin(results[0])
+    return measured(header, list(rows.values()), results[0])
 
 
 def encoder_table() -> str:
@@ -220,7 +217,7 @@ def encoder_table() -> str:
         elif r["speed"] == 1.0:
             cells[1] = f"{r['ms']:.2f} ({r['name'].removeprefix('dense ')})"
     header = ["4 layers, L = 8192", "dense, ms", "90 %", "95 %", "98 %"]
-    return table(header, [rows[key] for key in sorted(rows)]) + "\n\n" + origin(data)
+    return measured(header, [rows[key] for key in sorted(rows)], data)
 
 
 def accuracy_table(file: str) -> str:
@@ -228,11 +225,10 @@ def accuracy_table(file: str) -> str:
     data = load(file)
     precisions = list(dict.fromkeys(r["precision"] for r in data["rows"]))
     rows = []
-    for name in dict.fromkeys(r["dataset"] for r in data["rows"]):
-        mine = {r["precision"]: r for r in data["rows"] if r["dataset"] == name}
+    for (name,), mine in pivot(data["rows"], ("dataset",), "precision").items():
         cells = [f"{mine[p]['mean']:.2f} ± {mine[p]['standard_deviation']:.2f}" for p in precisions]
         rows.append([name, *cells, f"{mine[precisions[0]]['baseline']:.2f}"])
-    return table(["data set", *precisions, "PyG fp32"], rows) + "\n\n" + origin(data)
+    return measured(["data set", *precisions, "PyG fp32"], rows, data)
 
 
 def sampled_accuracy_table(file: str) -> str:
@@ -243,26 +239,21 @@ def sampled_accuracy_table(file: str) -> str:
         scores = (f"{r[kind]['mean']:.2f} ± {r[kind]['standard_deviation']:.2f}" for kind in ("ours", "peer"))
         rows.append([r["dataset"], str(r["seeds"]), *scores])
     head = ["data set", "seeds", "gnnsparse fp32", "PyG's layers on samples of DGL"]
-    return table(head, rows) + "\n\n" + origin(data)
+    return measured(head, rows, data)
 
 
 def layers_accuracy_table(*files: str) -> str:
     """Make the table of test scores of several models, mean and deviation over the seeds, with PyG's."""
-    measured = [load(file) for file in files]
-    all_rows = [row for data in measured for row in data["rows"]]
+    results = [load(file) for file in files]
+    all_rows = [row for data in results for row in data["rows"]]
     precisions = list(dict.fromkeys(r["precision"] for r in all_rows))
     rows = []
-    for key in dict.fromkeys((r["model"], r["dataset"]) for r in all_rows):
-        mine = {r["precision"]: r for r in all_rows if (r["model"], r["dataset"]) == key}
+    for key, mine in pivot(all_rows, ("model", "dataset"), "precision").items():
         cells = [f"{r['mean']:.2f} ± {r['standard_deviation']:.2f}" for r in map(mine.get, precisions) if r]
         first = next(iter(mine.values()))
         peer = f"{first['baseline']:.2f} ± {first['baseline_standard_deviation']:.2f}"
         rows.append([*key, *cells, *[""] * (len(precisions) - len(cells)), peer])
-    return (
-        table(["model", "data set", *precisions, "PyG fp32"], rows)
-        + "\n\n"
-        + "\n\n".join(map(origin, measured))
-    )
+    return measured(["model", "data set", *precisions, "PyG fp32"], rows, *results)
 
 
 def examples_table(*files: str) -> str:
@@ -275,27 +266,26 @@ def examples_table(*files: str) -> str:
         for row in data["rows"]
     ]
     header = ["model", "data set", "PyG", "accelerated"]
-    return table(header, rows) + "\n\n" + "\n\n".join(origin(data) for data in results)
+    return measured(header, rows, *results)
 
 
 def agnn_layer_table() -> str:
     """Make the table of one AGNNConv's forward and backward pass on a CPU, with PyG's."""
     data = load("agnn_layer_cpu.json")
-    by_key = {(r["graph"], r["width"], r["name"]): r for r in data["rows"]}
     rows = []
-    for graph, width in dict.fromkeys((r["graph"], r["width"]) for r in data["rows"]):
-        peer, ours = (by_key[graph, width, name] for name in ("pyg fp32", "gnnsparse fp32"))
+    for (graph, width), found in pivot(data["rows"], ("graph", "width"), "name").items():
+        peer, ours = found["pyg fp32"], found["gnnsparse fp32"]
         times = [f"{r['forward_ms'] + r['backward_ms']:.1f}" for r in (peer, ours)]
         rows.append([graph, str(width), *times, f"{ours['speed']:.1f}x"])
     header = ["graph", "features", "PyG, ms", "gnnsparse fp32, ms", "speed"]
-    return table(header, rows) + "\n\n" + origin(data)
+    return measured(header, rows, data)
 
 
 def latency_table() -> str:
     """Make the table of latencies: p50 with a warm cache, ours eager and captured, and a peer's."""
-    measured = [load(file.name) for file in LATENCY_FILES]
+    results = [load(file.name) for file in LATENCY_FILES]
     cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for data in measured:
+    for data in results:
         for r in data["rows"]:
             if r["cache"] == "warm" and r["ok"]:
                 batch = f", batch {r['batch']}" if r["model"] == "transformer" else ""
@@ -317,8 +307,7 @@ def latency_table() -> str:
         theirs = f"{best['over_baseline'] * best['p50_ms']:.3f} ({peer})" if peer else ""
         rows.append([*key, *cells, theirs, plain])
     head = ["model", "input", "precision", "eager, ms", "captured, ms", "fastest peer, ms", "PyG eager, ms"]
-    origins = dict.fromkeys(map(origin, measured))
-    return table(head, rows) + "\n\n" + "\n\n".join(origins)
+    return measured(head, rows, *results)
 
 
 def scaling_table(file: str) -> str:
@@ -327,12 +316,9 @@ def scaling_table(file: str) -> str:
     Cases that failed, or have no row of one GPU, are left out.
     """
     data = load(file)
-    by_case: dict[tuple[str, ...], dict[int, dict[str, Any]]] = {}
-    for r in data["rows"]:
-        if r["way_asked"] == "auto" and "error" not in r:
-            by_case.setdefault((r["model"], r["graph"], r["precision"]), {})[r["gpus"]] = r
+    measured_rows = [r for r in data["rows"] if r["way_asked"] == "auto" and "error" not in r]
     rows = []
-    for case, found in by_case.items():
+    for case, found in pivot(measured_rows, ("model", "graph", "precision"), "gpus").items():
         one = found.pop(1, None)
         for gpus, r in found.items() if one is not None else ():
             alone, ours = (f"{row.get('captured_ms', row['ms']):.1f}" for row in (one, r))
@@ -345,23 +331,22 @@ def scaling_table(file: str) -> str:
         "model", "graph", "precision", "one GPU, ms", "GPUs", "ms", "estimated, ms", "speed", "waits, ms",
         "memory",
     ]  # fmt: skip
-    return table(head, rows) + "\n\n" + origin(data)
+    return measured(head, rows, data)
 
 
 def published_levels_table() -> str:
     """Make the table of scores beside published ones."""
-    rows, origins = [], {}
-    for r in load("published_levels.json")["rows"]:
-        model, data = (option.partition("=")[2] for option in r["options"][:2])
+    rows, data = [], load("published_levels.json")["rows"]
+    for r in data:
+        model, dataset = (option.partition("=")[2] for option in r["options"][:2])
         protocol = "best mean epoch" if "epoch" in r else "epoch by other graphs"
         if not any(option.startswith("dataset.validation=") for option in r["options"]):
             protocol = "ten seeds"
         own = f"{r['mean']:.1f} ± {r['standard_deviation']:.1f}"
         published = f"{r['published_mean']} ± {r['published_standard_deviation']}, {r['source']}"
-        rows.append([f"{model} on {data}", protocol, r["metric"], own, published])
-        origins[origin(r)] = None
+        rows.append([f"{model} on {dataset}", protocol, r["metric"], own, published])
     head = ["runs", "protocol", "score", "in tests, %", "published, %"]
-    return table(head, rows) + "\n\n" + "\n\n".join(origins)
+    return measured(head, rows, *data)
 
 
 _STUDIED_IN_8_BITS = ("cora", "pubmed", "amazon_photo", "minesweeper", "tolokers")
