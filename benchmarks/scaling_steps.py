@@ -113,11 +113,7 @@ class KernelSums:
                 continue
             microseconds = event.self_device_time_total if self._on_gpu else event.self_cpu_time_total
             self._rows.append(
-                {
-                    "kernel": event.key[:_NAME],
-                    "ms": microseconds / 1e3 / steps,
-                    "calls": event.count / steps,
-                }
+                {"kernel": event.key[:_NAME], "ms": microseconds / 1e3 / steps, "calls": event.count / steps}
             )
 
     def found(self) -> dict[str, Any]:

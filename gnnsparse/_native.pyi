@@ -317,20 +317,10 @@ def fill_blocked(
 def first_unlike(a: Csr, format: Blocked, threads: int) -> int: ...
 def count_entries(banks: torch.Tensor, counts: torch.Tensor) -> None: ...
 def fill_entries(
-    a: Csr,
-    format: Blocked,
-    banks: torch.Tensor,
-    values: torch.Tensor,
-    entries: torch.Tensor,
-    threads: int,
+    a: Csr, format: Blocked, banks: torch.Tensor, values: torch.Tensor, entries: torch.Tensor, threads: int
 ) -> None: ...
 def split_short_rows(
-    a: Csr,
-    window: int,
-    short_nnz: int,
-    short_columns: int,
-    window_rows: torch.Tensor,
-    residual: torch.Tensor,
+    a: Csr, window: int, short_nnz: int, short_columns: int, window_rows: torch.Tensor, residual: torch.Tensor
 ) -> tuple[int, int]: ...
 def cpu_spmm(a: Csr, rows: StoredRows, x: torch.Tensor, y: torch.Tensor, threads: int) -> None: ...
 def cpu_sddmm(
@@ -412,13 +402,7 @@ def cpu_edges(
     threads: int,
 ) -> None: ...
 def cpu_attention(
-    problem: Attention,
-    a: Csr,
-    row_ids: _Array,
-    one_head: bool,
-    out: Heads,
-    stats: torch.Tensor,
-    threads: int,
+    problem: Attention, a: Csr, row_ids: _Array, one_head: bool, out: Heads, stats: torch.Tensor, threads: int
 ) -> None: ...
 def cpu_attention_row_grads(
     problem: Attention,
@@ -478,20 +462,10 @@ def cuda_coo_to_csr(
     stream: int,
 ) -> int: ...
 def cuda_transpose(
-    a: Csr,
-    indptr: torch.Tensor,
-    indices: torch.Tensor,
-    source: torch.Tensor,
-    scratch: _Array,
-    stream: int,
+    a: Csr, indptr: torch.Tensor, indices: torch.Tensor, source: torch.Tensor, scratch: _Array, stream: int
 ) -> int: ...
 def cuda_count_panels(
-    a: Csr,
-    height: int,
-    columns: torch.Tensor,
-    position: torch.Tensor,
-    scratch: _Array,
-    stream: int,
+    a: Csr, height: int, columns: torch.Tensor, position: torch.Tensor, scratch: _Array, stream: int
 ) -> int: ...
 def cuda_fill_blocked(
     a: Csr, format: Blocked, position: torch.Tensor, value_index: _Array, stream: int
@@ -878,13 +852,7 @@ def cuda_edge_network_grad(
     stream: int,
 ) -> None: ...
 def cuda_softmax(
-    a: Csr,
-    work: WorkList,
-    row_limit: int,
-    scores: torch.Tensor,
-    heads: int,
-    out: torch.Tensor,
-    stream: int,
+    a: Csr, work: WorkList, row_limit: int, scores: torch.Tensor, heads: int, out: torch.Tensor, stream: int
 ) -> None: ...
 def cuda_softmax_grad(
     a: Csr,

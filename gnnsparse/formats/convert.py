@@ -105,8 +105,7 @@ def _count_cuda(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]
     columns_of = torch.zeros(panels, dtype=torch.int64, device=csr.device)
     position = torch.empty(csr.nnz, dtype=torch.int32, device=csr.device)
     run_cuda(
-        csr.device,
-        lambda *ws: _native.cuda_count_panels(csr.view, spec.panel, columns_of, position, *ws),
+        csr.device, lambda *ws: _native.cuda_count_panels(csr.view, spec.panel, columns_of, position, *ws)
     )
     return columns_of, position
 

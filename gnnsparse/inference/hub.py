@@ -100,12 +100,7 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
 
     @classmethod
     def _from_pretrained(
-        cls,
-        *,
-        model_id: str,
-        device: str = "auto",
-        registry: Mapping[str, Any] | None = None,
-        **options: Any,
+        cls, *, model_id: str, device: str = "auto", registry: Mapping[str, Any] | None = None, **options: Any
     ) -> HubModel:
         """Read the files of a folder or of the hub; the mixin calls it from `from_pretrained`."""
         place = resolve_device(device)

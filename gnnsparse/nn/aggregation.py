@@ -142,11 +142,7 @@ def _check_operand(reduce: str, adj: SparseOperand, weighted: bool) -> None:
 
 
 def linear_of_neighbours(
-    operand: SparseOperand,
-    x: torch.Tensor,
-    values: torch.Tensor | None,
-    linear: torch.nn.Linear,
-    reduce: str,
+    operand: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, linear: torch.nn.Linear, reduce: str
 ) -> torch.Tensor:
     """Apply a linear layer to reduced neighbours, in the cheaper order; extrema have one order only."""
     if reduce in ("max", "min"):

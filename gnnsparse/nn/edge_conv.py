@@ -183,10 +183,7 @@ class PointNetConv(EdgeLayer):
         self.reset_parameters()
 
     def forward(
-        self,
-        x: torch.Tensor | Nodes | None,
-        pos: torch.Tensor | Nodes,
-        adj: SparseOperand | torch.Tensor,
+        self, x: torch.Tensor | Nodes | None, pos: torch.Tensor | Nodes, adj: SparseOperand | torch.Tensor
     ) -> torch.Tensor:
         """Compute the layer's output.
 

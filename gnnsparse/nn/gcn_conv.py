@@ -87,10 +87,7 @@ class GCNConv(GraphLayer):
         self._memo.clear()
 
     def forward(
-        self,
-        x: torch.Tensor,
-        adj: SparseOperand | torch.Tensor,
-        edge_weight: torch.Tensor | None = None,
+        self, x: torch.Tensor, adj: SparseOperand | torch.Tensor, edge_weight: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Compute the layer's output.
 

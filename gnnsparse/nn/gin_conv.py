@@ -90,10 +90,7 @@ class GINConv(_Isomorphism):
         self.reset_parameters()
 
     def forward(
-        self,
-        x: torch.Tensor | Nodes,
-        adj: SparseOperand | torch.Tensor,
-        size: tuple[int, int] | None = None,
+        self, x: torch.Tensor | Nodes, adj: SparseOperand | torch.Tensor, size: tuple[int, int] | None = None
     ) -> torch.Tensor:
         """Compute the layer's output.
 

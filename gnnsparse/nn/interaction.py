@@ -12,14 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
 from gnnsparse.nn.edges import EdgeLayer, both, edge_rows
-from gnnsparse.nn.inputs import (
-    MOST_FEATURES,
-    Nodes,
-    check_channels,
-    check_nodes,
-    graph_size,
-    is_plain_linear,
-)
+from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size, is_plain_linear
 from gnnsparse.ops import aggregate_edges
 from gnnsparse.ops.edges.network import Options, can_run, edge_network
 from gnnsparse.ops.edges.trace import fixed

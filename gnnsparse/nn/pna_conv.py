@@ -177,10 +177,7 @@ class PNAConv(EdgeLayer):
         self.reset_parameters()
 
     def forward(
-        self,
-        x: torch.Tensor,
-        adj: SparseOperand | torch.Tensor,
-        edge_attr: torch.Tensor | None = None,
+        self, x: torch.Tensor, adj: SparseOperand | torch.Tensor, edge_attr: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Compute the layer's output.
 

@@ -72,10 +72,7 @@ class SAGEConv(_Aggregating):
         self.reset_parameters()
 
     def forward(
-        self,
-        x: torch.Tensor | Nodes,
-        adj: SparseOperand | torch.Tensor,
-        size: tuple[int, int] | None = None,
+        self, x: torch.Tensor | Nodes, adj: SparseOperand | torch.Tensor, size: tuple[int, int] | None = None
     ) -> torch.Tensor:
         """Compute the layer's output.
 

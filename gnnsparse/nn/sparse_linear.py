@@ -56,12 +56,7 @@ class SparseLinear(torch.nn.Module):
 
     @classmethod
     def from_dense(
-        cls,
-        linear: torch.nn.Linear,
-        sparsity: float,
-        vector: int = 1,
-        *,
-        precision: Precision | str = "fp32",
+        cls, linear: torch.nn.Linear, sparsity: float, vector: int = 1, *, precision: Precision | str = "fp32"
     ) -> SparseLinear:
         """Make a layer of the largest weights of a dense layer (magnitude pruning).
 

@@ -182,10 +182,7 @@ class TransformerEncoder(torch.nn.Module):
     layers: Any
 
     def __init__(
-        self,
-        encoder_layer: TransformerEncoderLayer,
-        num_layers: int,
-        norm: torch.nn.Module | None = None,
+        self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: torch.nn.Module | None = None
     ) -> None:
         super().__init__()
         if not isinstance(encoder_layer, TransformerEncoderLayer):

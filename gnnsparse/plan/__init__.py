@@ -16,14 +16,7 @@ from gnnsparse.plan.attention import (
     UnfusedPlan,
 )
 from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, Plan, Problem
-from gnnsparse.plan.choose import (
-    KERNELS,
-    candidates,
-    choose_plan,
-    forced_plan,
-    kernel_of,
-    plan_from_plain,
-)
+from gnnsparse.plan.choose import KERNELS, candidates, choose_plan, forced_plan, kernel_of, plan_from_plain
 from gnnsparse.plan.csr import CsrPlan
 from gnnsparse.plan.panel import HEIGHTS, PanelPlan
 from gnnsparse.plan.window import BlockedPlan, WindowPlan

@@ -71,9 +71,7 @@ class PlanStore:
         plan = plan_from_plain(stored)
         if plan is None or replace(plan, reasons=()) not in {replace(p, reasons=()) for p in accepted}:
             warnings.warn(
-                f"{where} holds no plan that can run here; it is measured anew",
-                CacheWarning,
-                stacklevel=3,
+                f"{where} holds no plan that can run here; it is measured anew", CacheWarning, stacklevel=3
             )
             return None
         self._found[key] = plan

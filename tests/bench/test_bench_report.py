@@ -126,10 +126,7 @@ def test_skipped_cases_are_told_by_candidate_and_reason() -> None:
     ]
     lines = skipped_lines([*graphs, {**SKIPPED, "graph": "g", "reason": "damaged", "failed": True}], "name",
                           ("graph", "op", "precision"))  # fmt: skip
-    assert lines == [
-        "skipped: pyg in 6 cases of a, b, c, d, and 2 more; spmm: no room",
-        "failed: g: damaged",
-    ]
+    assert lines == ["skipped: pyg in 6 cases of a, b, c, d, and 2 more; spmm: no room", "failed: g: damaged"]
 
 
 def test_a_noisy_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,9 +256,7 @@ def test_no_gpu_is_no_problem_but_one_that_torch_can_not_use_is(
     assert any(text.startswith(said) for text in texts(section, level))
 
 
-def test_the_instruction_set_stays_and_too_many_threads_are_a_note(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_instruction_set_stays_and_too_many_threads_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     before = _native.cpu_isa()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1000)
     section = doctor.check_cpu()

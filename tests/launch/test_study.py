@@ -17,15 +17,7 @@ from gnnsparse import prepare
 from gnnsparse.data import load_dataset
 from gnnsparse.train.folders import RunFolderError
 from launch.study.report import as_csv, as_markdown, conclusions, draw, exceptions, paper_rows, rows_of
-from launch.study.settings import (
-    PEERS,
-    Run,
-    Store,
-    check_peers,
-    experiments,
-    peer_problem,
-    read_options,
-)
+from launch.study.settings import PEERS, Run, Store, check_peers, experiments, peer_problem, read_options
 from launch.study.training import LAYERS, PeerData, find_root, with_dgl_layers
 from launch.words import names_experiment
 from models import AGNN, GAT, GCN

@@ -22,14 +22,7 @@ from gnnsparse.plan import BlockedPlan, Plan, UnfusedPlan
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.registry import temporary_registrations
 from gnnsparse.testing import assert_accurate, random_graph
-from tests.helpers import (
-    FORMAT_PRECISIONS,
-    FORMATS,
-    FREE_FORMATS,
-    dense_matrix,
-    make,
-    precision_for,
-)
+from tests.helpers import FORMAT_PRECISIONS, FORMATS, FREE_FORMATS, dense_matrix, make, precision_for
 from tests.ops.conftest import graphs
 from tests.ops.test_spmm import check
 

@@ -14,14 +14,7 @@ import gnnsparse
 from gnnsparse import _native
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, round_operand
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
-from tests.helpers import (
-    ROUNDING,
-    dense_matrix,
-    make,
-    needs_installed_module,
-    plain_product,
-    product_scale,
-)
+from tests.helpers import ROUNDING, dense_matrix, make, needs_installed_module, plain_product, product_scale
 from tests.ops.attention_oracle import exact, make_case, plain, run
 from tests.ops.quantized import stored_matrix
 from tests.ops.reductions import compare, on_grid

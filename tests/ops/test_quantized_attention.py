@@ -109,8 +109,7 @@ def test_options(where: Where, options: dict[str, Any], precision: str, reorder:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(
-    ("d", "dv"),
-    [(1, 3), (5, 64), (8, 8), (16, 40), (32, 32), (33, 17), (63, 16), (64, 64), (100, 100)],
+    ("d", "dv"), [(1, 3), (5, 64), (8, 8), (16, 40), (32, 32), (33, 17), (63, 16), (64, 64), (100, 100)]
 )
 def test_head_dimensions(where: Where, d: int, dv: int, precision: str) -> None:
     """Rows of every width, empty rows, and values of very different sizes."""

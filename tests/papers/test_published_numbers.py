@@ -46,8 +46,7 @@ def test_sizes_are_those_of_the_papers_tables(name: str, rows: int, nnz: int) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "fewer"),
-    [("GitHub", 48), ("DD", 42), ("ddi", 22), ("NotreDame_www", 41), ("PROTEINS", 38)],
+    ("name", "fewer"), [("GitHub", 48), ("DD", 42), ("ddi", 22), ("NotreDame_www", 41), ("PROTEINS", 38)]
 )
 def test_vectors_of_8_rows_cut_instructions(name: str, fewer: int) -> None:
     """FlashSparse, figure 1: 43 % in the mean of its graphs."""

@@ -56,8 +56,7 @@ def pairs(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
 #: All strategies and values, but for those that are refused together.
 PAIRS = itertools.product(STRATEGIES, (None, "mean", "gcn"))
 DRAWS = pytest.mark.parametrize(
-    ("strategy", "values"),
-    [pair for pair in PAIRS if pair[1] != "gcn" or "weighted" not in pair[0]],
+    ("strategy", "values"), [pair for pair in PAIRS if pair[1] != "gcn" or "weighted" not in pair[0]]
 )
 
 

@@ -270,10 +270,7 @@ def test_any_case_is_drawn_on_a_gpu_as_on_the_cpu(late: Any, case: tuple[Any, ..
     ("message", "options"),
     [
         (r"edge_time: has shape \(3,\); accepted: \(2,\)", {"edge_time": torch.zeros(3)}),
-        (
-            r"edge_time: got a tensor of dtype torch.bool",
-            {"edge_time": torch.ones(2).bool()},
-        ),
+        (r"edge_time: got a tensor of dtype torch.bool", {"edge_time": torch.ones(2).bool()}),
         (r"edge_time: element 1 is nan", {"edge_time": [0.0, float("nan")]}),
         (r"node_time: has shape \(2,\); accepted: \(3,\)", {"node_time": [1, 2]}),
         (r"node_time: is given with edge_time", {"node_time": [1, 2, 3], "edge_time": [1, 2]}),

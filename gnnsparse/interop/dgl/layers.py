@@ -14,15 +14,7 @@ from typing import Any
 import torch
 
 from gnnsparse.interop.dgl.graphs import Structure, import_dgl, structure_of
-from gnnsparse.interop.models import (
-    FallbackError,
-    Model,
-    ReportRow,
-    Table,
-    check_model,
-    give_class_back,
-    log,
-)
+from gnnsparse.interop.models import FallbackError, Model, ReportRow, Table, check_model, give_class_back, log
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
 from gnnsparse.nn.inputs import is_watched

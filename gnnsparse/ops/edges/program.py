@@ -389,10 +389,7 @@ _RULES: dict[str, Callable[[_Rule], tuple[int | None, ...]]] = {
     "add": lambda r: (r.grad, r.grad),
     "sub": lambda r: (r.grad, r.neg(r.grad)),
     "mul": lambda r: (r.mul(r.grad, r.values[1]), r.mul(r.grad, r.values[0])),
-    "div": lambda r: (
-        r.div(r.grad, r.values[1]),
-        r.neg(r.mul(r.grad, r.div(r.result, r.values[1]))),
-    ),
+    "div": lambda r: (r.div(r.grad, r.values[1]), r.neg(r.mul(r.grad, r.div(r.result, r.values[1])))),
     "maximum": lambda r: _of_choice(r, r.gt(*r.values)),
     "minimum": lambda r: _of_choice(r, r.gt(*r.values[::-1])),
     "gt": lambda r: (None, None),
