@@ -22,6 +22,12 @@ def is_dgl_graph(graph: Any) -> bool:
     return any(kind.__module__ == "dgl.heterograph" for kind in type(graph).__mro__)
 
 
+def is_hetero_data(graph: Any) -> bool:
+    """Return whether an object is a HeteroData of PyG, without an import of PyG."""
+    names = [f"{kind.__module__}.{kind.__name__}" for kind in type(graph).__mro__]
+    return "torch_geometric.data.hetero_data.HeteroData" in names
+
+
 def edges_of_relation(graph: Any, relation: Any) -> tuple[torch.Tensor, tuple[int, int]]:
     """Return the edges of a DGL relation, sources over targets by their number, and (sources, targets)."""
     # A graph that holds only CSR arrays can't list its edges by number.
@@ -224,8 +230,7 @@ def read_typed(graph: Any, num_nodes: Any = None) -> TypedGraph | None:
         ValueError: the graph is not as TypedGraph needs it, or has numbers of nodes of its own.
     """
     is_dict = isinstance(graph, Mapping) and not hasattr(graph, "tocsr")  # scipy's dok_array is a dict
-    names = [f"{kind.__module__}.{kind.__name__}" for kind in type(graph).__mro__]
-    is_pyg = "torch_geometric.data.hetero_data.HeteroData" in names
+    is_pyg = is_hetero_data(graph)
     is_dgl = is_dgl_graph(graph) and not graph.is_homogeneous
     if not (is_dict or is_pyg or is_dgl or isinstance(graph, TypedGraph)):
         return None

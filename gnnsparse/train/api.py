@@ -20,6 +20,7 @@ import torch.distributed as dist
 from gnnsparse.data.custom.edges import features_of_attr, is_of_edges
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.pyg_lists import divided, graphs_of, is_many
+from gnnsparse.data.typed import dataset_of_hetero
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.nn.edge_head import EdgeHead, EdgeScorer
 from gnnsparse.precision import Precision
@@ -27,9 +28,10 @@ from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.source import is_pyg_data
 from gnnsparse.registry import MADE_OF
 from gnnsparse.sparse.prepared import NORMALIZATIONS
+from gnnsparse.sparse.typed import is_hetero_data, read_typed
 from gnnsparse.train.device import numerics, resolve_device
 from gnnsparse.train.settings import OptimizerConfig, SamplerConfig, TrainerConfig
-from gnnsparse.train.trained import call_with_graph, takes_edge_features
+from gnnsparse.train.trained import call_with_graph, in_columns, takes_edge_features
 
 if TYPE_CHECKING:
     from gnnsparse.train.tasks import RunOptions, Task
@@ -84,10 +86,10 @@ class Fitted:
         """Compute what the model says of all nodes, edges or graphs, without gradients, as it was trained.
 
         Args:
-            data: of a model of nodes another graph, a PyG Data with x or a NodeDataset; of one of edges
-                likewise, or an EdgeDataset; of one of graphs a list of Data, or a GraphDataset; None: what it
-                was trained on. Data of a user's file are made by
-                load_custom(..., transform=result.dataset.feature_transform).
+            data: of a model of nodes another graph, a PyG Data with x or a NodeDataset, or of a graph with
+                types a HeteroData or a TypedNodeDataset; of one of edges likewise, or an EdgeDataset; of one
+                of graphs a list of Data, or a GraphDataset; None: what it was trained on. Data of a user's
+                file are made by load_custom(..., transform=result.dataset.feature_transform).
 
         Returns:
             Logits, probabilities and classes of the nodes, edges or graphs, on the CPU; class c is
@@ -236,6 +238,45 @@ class _EdgesCaller(_Caller):
         return outputs
 
 
+@dataclass(frozen=True, eq=False)
+class _TypedCaller(_Caller):
+    """How a model of a graph with types is called; `fixed` has the training's data set, x and graph."""
+
+    target: str = ""
+
+    def __call__(self, model: torch.nn.Module, x: Any, graph: Any) -> torch.Tensor:
+        if hasattr(model, "typed_graph"):
+            found: Any = model(x, graph)
+        else:  # of which the numbers of nodes without features are of no use to it
+            features = {kind: own for kind, own in x.items() if own.is_floating_point()}
+            found = model(features, graph.edges)
+        if isinstance(found, Mapping):
+            if self.target not in found:
+                got = f"returns outputs of {', '.join(map(repr, found))}"
+                bad_value("model", f"{got}; accepted: of {self.target!r}, whose nodes have targets")
+            found = found[self.target]
+        outputs: torch.Tensor = in_columns(found)
+        return outputs
+
+    def outputs(self, model: torch.nn.Module, dataset: Any, data: Any) -> torch.Tensor:
+        """Return what the model says of each node of the target type."""
+        from gnnsparse.data import TypedNodeDataset
+
+        assert self.fixed is not None
+        of, (x, graph) = self.fixed
+        if data is not None and data is not of:
+            storage = self.precision.storage if self.device.type == "cuda" else torch.float32
+            if is_hetero_data(data):
+                given = {kind: data[kind].x for kind in data.node_types if data[kind].get("x") is not None}
+            elif isinstance(data, TypedNodeDataset):
+                data, given = data.graph, data.x
+            else:
+                bad_type("data", data, "a torch_geometric.data.HeteroData or a TypedNodeDataset")
+            x = {kind: own.to(self.device, storage) for kind, own in given.items()}
+            graph = read_typed(data).to(self.device)  # type: ignore[union-attr]
+        return self(model, x, graph)
+
+
 def _with_head(model: torch.nn.Module, call: Callable[[], Any], dataset: Any, caller: _Caller) -> EdgeScorer:
     """Return a model of edges: the model itself, or its outputs as embeddings of the nodes, and a head."""
     if isinstance(model, EdgeScorer):
@@ -314,6 +355,7 @@ def fit(
     inputs: str = "auto",
     values: str | None = "auto",
     split: str = "auto",
+    target: str | None = None,
     progress: bool = False,
 ) -> Fitted:
     """Train a model as train.py does, and leave it with its best weights.
@@ -330,16 +372,18 @@ def fit(
             the last argument, if the data have them. It returns [nodes, classes], or [nodes, numbers] in a
             regression. Of graphs, one of PyG's is called likewise, with batch= too, on batches that PyG puts
             together, and returns [graphs, classes]. Parameters without a default may be any attributes of the
-            data by name, in any order, and a module whose `forward` takes `data` alone gets PyG's Data or
-            Batch. Other models are called as those of `models.MODELS` are (GraphPredictor, LinkPredictor and
-            SequenceClassifier in gnnsparse.train.tasks). Of edges, one of nodes returns embeddings [nodes,
-            any], and `Fitted.model` has it as `encoder`, and a `head` on both ends and the features of an
-            edge.
+            data by name, in any order. Of a graph with types a model is called as those of PyG's `to_hetero`
+            are, with x and edge_index by type, and returns outputs of the type that is learned, or of all
+            types. A module whose `forward` takes `data` alone gets PyG's Data or Batch. Other models are
+            called as those of `models.MODELS` are (GraphPredictor, LinkPredictor and SequenceClassifier in
+            gnnsparse.train.tasks). Of edges, one of nodes returns embeddings [nodes, any], and
+            `Fitted.model` has it as `encoder`, and a `head` on both ends and the features of an edge.
         data: a torch_geometric.data.Data with x, y and edge_index (see gnnsparse.data.dataset_of_pyg), or
-            edge_label in place of y (see gnnsparse.data.dataset_of_edges); a list or a data set of PyG of
+            edge_label in place of y (see gnnsparse.data.dataset_of_edges); a HeteroData, with y and masks of
+            one type (see gnnsparse.data.dataset_of_hetero); a list or a data set of PyG of
             such graphs, each with a y (see gnnsparse.data.dataset_of_graphs); or a NodeDataset (see
-            gnnsparse.data.load_custom), GraphDataset, EdgeDataset, LinkDataset or SequenceDataset of
-            gnnsparse.data.
+            gnnsparse.data.load_custom), GraphDataset, EdgeDataset, LinkDataset, SequenceDataset,
+            TypedNodeDataset or TypedLinkDataset of gnnsparse.data.
         epochs: number of epochs.
         lr: learning rate.
         weight_decay: factor of the L2 penalty.
@@ -369,6 +413,7 @@ def fit(
         values: weights of the operand, "gcn", "mean" or None as in `gnnsparse.prepare`; "auto": those that
             the model's layers need.
         split: of PyG's Data, see gnnsparse.data.load_custom: "auto" takes the masks that there are.
+        target: of a HeteroData the type whose nodes are learned; None: the one with y and train_mask.
         progress: whether a progress bar is shown if the output is a terminal.
 
     Returns:
@@ -396,11 +441,19 @@ def fit(
         from gnnsparse.train.tasks import BATCH_SIZE, TASKS, RunOptions
     except ImportError as error:
         raise ImportError(f"gnnsparse.fit needs Lightning ({error}): pip install gnnsparse[train]") from error
+    if is_many(data) and len(data) == 1 and is_hetero_data(data[0]):
+        data = data[0]  # as PyG's data sets with types are
     if is_many(data):
         many = graphs_of(data)
         # A data set of one graph, as PyG has Cora, is of its nodes.
         data = many if isinstance(data, (list, tuple)) or len(many) > 1 else many[0]
     encoder: Any = model.encoder if isinstance(model, EdgeScorer) else model
+    if target is not None and not is_hetero_data(data):
+        bad_value(
+            "target", f"got {target!r} for a {type(data).__name__}; accepted: None, and a HeteroData's type"
+        )
+    if is_hetero_data(data):
+        data = dataset_of_hetero(data, target)
     kind = inputs_of(encoder) if inputs == "auto" else inputs
     takes_edges = kind == "operand" and takes_edge_features(encoder)
     dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS, kind, takes_edges)
@@ -426,14 +479,20 @@ def fit(
         caller = _caller_of(encoder, data, dataset, kind, values, run, inputs == "auto", takes_edges)
         dataset = _with_used_weights(encoder, data, dataset, caller)
         values = caller.values
+    elif task.name == "typed_node":
+        caller = _TypedCaller(
+            "operand", None, Precision.parse(run.precision), run.device, target=dataset.target
+        )
     elif inputs not in ("auto", "operand"):  # of links or sequences
         bad_value("inputs", f"got {inputs!r} for a {task.name} task; accepted: auto, operand")
+    if task.samples_graphs:
+        values = None if getattr(model, "typed_graph", None) == "prepared" else "mean"
     elif values == "auto":
         values = values_of(model)
     run = replace(run, values=values)
     task.check(run)
     if run.sampler.draws:
-        check_blocks(encoder, run.sampler)
+        check_blocks(encoder, run.sampler, task.samples_graphs)
     curves: list[tuple[int, dict[str, float]]] = []
     devices = [torch.cuda.current_device()] if run.device.type == "cuda" else []
     with torch.random.fork_rng(devices, enabled=seed is not None):
@@ -451,6 +510,11 @@ def fit(
         if isinstance(caller, _GraphsCaller):
             batch = next(prepared.all_graphs())
             _check_outputs(model, caller, partial(caller.call, model, batch), len(batch.y), dataset)
+        elif isinstance(caller, _TypedCaller):
+            caller = replace(caller, fixed=(dataset, (prepared.x, prepared.adj)))
+            _check_outputs(
+                model, caller, partial(caller, model, prepared.x, prepared.adj), dataset.num_nodes, dataset
+            )
         elif caller is not None:
             graph = prepared.adj if caller.kind == "operand" else caller.graph(data)
             if caller.takes_edges:
@@ -467,6 +531,8 @@ def fit(
         made: Any = module
         if isinstance(caller, _GraphsCaller):
             made.call = caller.call
+        elif isinstance(caller, _TypedCaller):
+            made.call = caller
         elif caller is not None and caller.kind != "operand":
             made.call = lambda model, x, adj, *attr: caller(model, x, graph)
         result = train(
@@ -504,7 +570,10 @@ def _dataset(
         return dataset_of_graphs(data, **options), tasks["graph"]
     if not is_pyg_data(data):
         kinds = ", ".join(sorted(task.dataset.__name__ for task in tasks.values()))
-        accepted = f"a torch_geometric.data.Data, a list of them, or a gnnsparse.data data set ({kinds})"
+        accepted = (
+            "a torch_geometric.data.Data or HeteroData, a list of Data, or a gnnsparse.data data set "
+            f"({kinds})"
+        )
         bad_type("data", data, accepted)
     of_edges = is_of_edges(data, "auto")
     degrees = "gnnsparse.data.dataset_of_pyg(data, features='degree'), which makes features of the graph"

@@ -299,9 +299,14 @@ def sampler_identity(run: RunOptions) -> dict[str, Any]:
     return {"sampler": text_of(options | {"seed": run.seed}) if run.sampler.draws else None}
 
 
-def check_blocks(model: Any, config: SamplerConfig) -> None:
-    """Raise a ValueError unless a model takes so many sampled blocks (`num_convolutions`)."""
+def check_blocks(model: Any, config: SamplerConfig, as_graph: bool = False) -> None:
+    """Raise a ValueError unless a model takes so many sampled blocks (`num_convolutions`).
+
+    With `as_graph` it gets what was drawn as one graph, which models of any layers take.
+    """
     layers = getattr(model, "num_convolutions", None)
+    if layers is None and as_graph:
+        return
     if layers is None:
         bad_value("sampler", f"{type(model).__name__} takes the whole graph alone; accepted: none")
     assert config.fanouts is not None  # with_fanouts

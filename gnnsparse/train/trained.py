@@ -219,7 +219,7 @@ def call_with_graph(model: torch.nn.Module, inputs: Sequence[str], x: torch.Tens
     if tuple(inputs) == ("data",):
         whole = copy.copy(graph)
         whole.x = x
-        return _in_columns(model(whole))
+        return in_columns(model(whole))
     parameters, more = inspect.signature(model.forward).parameters, {}
     for name in inputs[1:]:
         if name in graph and graph[name] is not None:
@@ -228,11 +228,11 @@ def call_with_graph(model: torch.nn.Module, inputs: Sequence[str], x: torch.Tens
             problem = "is missing, and the model was trained with it"
             bad_value(f"data.{name}", f"{problem}; accepted: data that have it")
     if "edge_index" in parameters and list(parameters)[1] != "edge_index":
-        return _in_columns(model(x=x, edge_index=graph["edge_index"], **more))
-    return _in_columns(model(x, graph["edge_index"], **more))
+        return in_columns(model(x=x, edge_index=graph["edge_index"], **more))
+    return in_columns(model(x, graph["edge_index"], **more))
 
 
-def _in_columns(outputs: Any) -> Any:
+def in_columns(outputs: Any) -> Any:
     """Return outputs in columns: a model of one number for each item may return them without."""
     flat = isinstance(outputs, torch.Tensor) and outputs.dim() == 1
     return outputs[:, None] if flat else outputs

@@ -88,6 +88,7 @@ class Task(Generic[Dataset, Data]):
         shared: whether several devices can train together.
         steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
         samples: whether training steps can take sampled neighbours.
+        samples_graphs: whether a model gets a sample as one graph, and not as a block for each layer.
         sparse_features: whether features of nodes can be a sparse matrix.
         weighs_classes: whether classes can have weights in the loss.
     """
@@ -101,6 +102,7 @@ class Task(Generic[Dataset, Data]):
     shared: ClassVar[bool] = False
     steps_per_epoch: ClassVar[int | None] = None
     samples: ClassVar[bool] = False
+    samples_graphs: ClassVar[bool] = False
     sparse_features: ClassVar[bool] = False
     weighs_classes: ClassVar[bool] = False
 

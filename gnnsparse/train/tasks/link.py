@@ -315,7 +315,7 @@ class LinkTask(MiniBatchTask[LinkDataset, LinkData]):
             problem = "plays no part for links; accepted: auto"
             bad_value("sampler.features", problem)
         if run.sampler.draws:
-            check_blocks(model, run.sampler)
+            check_blocks(model, run.sampler, self.samples_graphs)
         return super().make_module(model, data, run)
 
     def predict(self, model: LoadedModel, data: LinkData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -456,7 +456,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
                 problem = f"has no nodes for {name}; accepted: some with labels in each part"
                 bad_value("dataset", f"{data.dataset.name} {problem}")
         if run.sampler.draws:
-            check_blocks(model, run.sampler)
+            check_blocks(model, run.sampler, self.samples_graphs)
         if run.peers is None:
             return super().make_module(model, data, run)
         steps = run.trainer.max_epochs * data.steps_per_epoch

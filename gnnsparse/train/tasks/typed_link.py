@@ -287,6 +287,7 @@ class TypedLinkTask(LinkTask):
     """The task "typed_link": prediction of the links of a relation, ranked for each source."""
 
     name = "typed_link"
+    samples_graphs = True
     dataset: ClassVar[Any] = TypedLinkDataset
     data: ClassVar[Any] = TypedLinkData
     module = TypedLinkPredictor

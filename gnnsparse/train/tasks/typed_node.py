@@ -171,6 +171,7 @@ class TypedNodeTask(NodeTask):
     """The task "typed_node": nodes of one type, with a class, several labels, or numbers to predict."""
 
     name = "typed_node"
+    samples_graphs = True
     dataset: ClassVar[Any] = TypedNodeDataset
     data = TypedNodeData
     module = TypedNodeClassifier
