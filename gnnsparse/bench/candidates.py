@@ -275,6 +275,8 @@ BASELINES: dict[tuple[str, str], tuple[str, ...]] = {
 
 def peer_precision(name: str, precision: Precision) -> Precision:
     """Return the precision in which a peer is compared: of as many bits, or fp32 where it lacks that."""
+    if precision.value in PEERS[name].precisions:
+        return precision
     storage = Precision.FP32 if precision is Precision.TF32 else precision.rounded
     return storage if storage.value in PEERS[name].precisions else Precision.FP32
 

@@ -57,11 +57,11 @@ def load_library() -> ctypes.CDLL:
 class _Call:
     """The descriptors of a product, which are destroyed with it, and calls of cuSPARSE with them."""
 
-    def __init__(self, work: Workload, values: torch.Tensor) -> None:
+    def __init__(self, work: Workload, values: torch.Tensor, library: ctypes.CDLL) -> None:
         csr = work.subject.csr
         if csr.nnz >= 2**31:
             raise UnavailableError(f"{csr.nnz} nonzeros do not fit into int32 offsets")
-        self.library, self.work, self.values = load_library(), work, values
+        self.library, self.work, self.values = library, work, values
         self.indptr, self.indices = csr.indptr.int(), csr.indices.contiguous()
         self._tensors: list[torch.Tensor] = []
         self._made: list[tuple[str, ctypes.c_void_p]] = []
@@ -144,11 +144,11 @@ def _destroy(library: ctypes.CDLL, made: list[tuple[str, ctypes.c_void_p]]) -> N
         getattr(library, name)(descriptor)
 
 
-def cusparse_variants(work: Workload) -> Iterator[Variant]:
+def cusparse_variants(work: Workload, library: ctypes.CDLL | None = None) -> Iterator[Variant]:
     """Yield cuSPARSE's product by each of its algorithms for CSR, prepared one after the other.
 
     The weights are an array, sums are float32, and the result is allocated one time, which spares an
-    allocation in every call that the other candidates make.
+    allocation in every call that the other candidates make. `library` is another cuSPARSE than torch's.
     """
     spmm, dense = work.op == "spmm", [x.contiguous() for x in work.dense]
     dtype, device = dense[0].dtype, dense[0].device
@@ -158,7 +158,7 @@ def cusparse_variants(work: Workload) -> Iterator[Variant]:
     def make(number: int) -> tuple[Callable[[], torch.Tensor], float]:
         unwritten = float("nan") if spmm else _UNWRITTEN
         out = torch.full(work.output_shape, unwritten, dtype=dtype, device=device)
-        call = _Call(work, out if values is None else values)
+        call = _Call(work, out if values is None else values, library or load_library())
         operands = [call.dense(x) for x in dense]
         given, result = ([call.sparse, *operands], call.dense(out)) if spmm else (operands, call.sparse)
         arguments = (

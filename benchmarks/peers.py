@@ -1,0 +1,449 @@
+"""Builds other libraries' sparse products outside of this project, and measures them beside ours.
+
+    python -m benchmarks.peers list  --folder RIVALS
+    python -m benchmarks.peers build --folder RIVALS                        # needs git, nvcc and the network
+    python -m benchmarks.peers run   --folder RIVALS --out benchmarks/results/peers.json
+
+Each library is fetched at the commit that is named here to RIVALS/src/NAME, unless it is there, and compiled
+with a file of benchmarks/rivals, which puts two C functions before it, to RIVALS/libNAME.so. No file of
+theirs is part of this project. `run` measures A X, where most of them need A of ones, by the candidates of
+`gnnsparse bench kernels`: ours, cuSPARSE, and the libraries in the folder, each compared with float64. Those
+launch on the default stream, which no CUDA graph has: their times, of CUDA events around a call, have a
+launch in them. Where a kernel adds to its result, the call zeroes it before. Conversion to a library's format
+is in `preprocess_ms` alone.
+
+A library that ends the process, makes the GPU unusable or takes longer than --patience is written down, and a
+new process goes on without it. The file has the rows of `gnnsparse bench kernels`; "rivals" says how each
+library is had, and why it is not there, and "attention", on demand, has what `attention_peers` writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import attention_peers
+from gnnsparse.bench import candidates
+from gnnsparse.bench.arguments import parse_matrix, unique_names
+from gnnsparse.bench.candidates import Peer, check_memory, edge_index_of
+from gnnsparse.bench.cusparse import cusparse_variants
+from gnnsparse.bench.kernels import Settings
+from gnnsparse.bench.kernels_command import run_kernels
+from gnnsparse.bench.workload import Subject, UnavailableError, Variant, Workload
+from gnnsparse.data import GENERATED_GRAPHS
+from gnnsparse.runtime.environment import write_json
+
+GLUE = Path(__file__).parent / "rivals"
+FP16, TF32, FP32 = "fp16", "tf32", "fp32"
+#: Prints where the Python and the torch that a library is built for have their headers and libraries.
+ABOUT_TORCH = """
+import json, sysconfig, torch.utils.cpp_extension as c
+print(json.dumps([c.include_paths("cuda") + [sysconfig.get_path("include")], c.library_paths()]))
+"""
+TORCH_LIBRARIES = ("-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", "-ltorch")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One of a library's kernels: its `variant` in the file of benchmarks/rivals, and what it needs of y.
+
+    `adds`: whether it adds to y, which is then zeroed before each call; `single`: y is float32 whatever X is.
+    """
+
+    variant: int
+    precision: str
+    adds: bool = False
+    single: bool = False
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A library that multiplies: where it is had, how it is compiled, and what its kernels can do.
+
+    Attributes:
+        repository, commit: on GitHub.
+        folders: to include, in the library; `sources`: its files to compile beside the one in GLUE.
+        kernels: by name; the fastest that is right is the library's.
+        options: of nvcc.
+        widths: what columns of X are a multiple of, or their only number with `one_width`.
+        torch: whether its files include torch's.
+        weights: whether A may have weights; else it is of ones.
+    """
+
+    repository: str
+    commit: str
+    folders: tuple[str, ...]
+    kernels: dict[str, Kernel]
+    sources: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    widths: int = 64
+    one_width: bool = False
+    torch: bool = False
+    weights: bool = False
+
+    def problem(self, work: Workload) -> str | None:
+        """Return why it can't run a product, or None."""
+        csr = work.subject.csr
+        if not self.weights and work.subject.kind != "none":
+            return "needs a matrix of ones"
+        if csr.rows != csr.cols:
+            return f"needs a square matrix, this one is {csr.rows} x {csr.cols}"
+        if work.width != self.widths if self.one_width else work.width % self.widths:
+            return f"{work.width} columns; accepted: {self.widths}{'' if self.one_width else ' n'}"
+        if csr.nnz >= 2**31 or csr.rows * work.width >= 2**31:
+            return "has more elements than int32 counts"
+        if all(k.precision != work.precision.value for k in self.kernels.values()):
+            return f"has no {work.precision.value}"
+        return None
+
+
+RIVALS = {
+    "FlashSparse": Rival(
+        "ParCIS/FlashSparse", "168764612c1a2ad5b8661be22cfb6a8ae044bada", ("FlashSparse",),
+        {
+            "fp16": Kernel(0, FP16), "fp16, balanced": Kernel(1, FP16, adds=True, single=True),
+            "tf32": Kernel(2, TF32), "tf32, balanced": Kernel(3, TF32, adds=True),
+        },
+        ("FlashSparse/Block_gpu/block_kernel.cu",), torch=True,
+    ),
+    "RoDe": Rival(
+        "CRAFT-THU/RoDe", "f446e29802015df3d2fd9cc904f4cbe0cce97f3a", (".", "utils", "RoDe_SpMM"),
+        {"": Kernel(0, FP32, adds=True)}, ("RoDe_SpMM/RoDeSpmm.cu",), ("--use_fast_math",), weights=True,
+    ),
+    # Its own sources have Sputnik's product too, whose headers are stood in for by an empty function.
+    "DTC-SpMM": Rival(
+        "HPMLL/DTC-SpMM_ASPLOS24", "66eca266bde1f3faf5f8ef7a054db2391b50e27d", ("DTC-SpMM",),
+        {"float4, split": Kernel(0, TF32), "float4, split, balanced": Kernel(1, TF32, adds=True)},
+        widths=128, torch=True,
+    ),
+    "Acc-SpMM": Rival(
+        "RokumeikanLu/AccSpMM", "85d92d20927455322ebcaa537bda6f4a62d730df", ("include",),
+        {"": Kernel(0, TF32, adds=True)}, widths=128, weights=True,
+    ),
+    "CoTC-SpMM": Rival(
+        "seery-cmd/CoTC-SpMM", "5a307f28adc8fa14c94703fa055b8b0b1e9efc7f", (".",),
+        {"": Kernel(0, FP16, adds=True)}, widths=256, one_width=True, weights=True,
+    ),
+}  # fmt: skip
+
+#: Those that nothing is compiled for here, and those that `attention_peers` imports.
+OTHERS = {
+    "cusparse-new": "pip download --no-deps nvidia-cusparse, of which libcusparse.so is taken",
+    "torch.compile": "torch",
+    "pyg": "pip install torch-geometric (pyg_lib has no sum over edges by itself)",
+    "FA4, FlexAttention FLASH": "pip install flash-attn-4 nvidia-cutlass-dsl[cu13] quack-kernels",
+    "Fused3S": "github.com/HPCForge/Fused3S 3480ef4c, src/: python setup.py build_ext",
+    "turbo-gnn": "github.com/Abusagit/Turbo-GNN 5a883d2: pip install --no-build-isolation .",
+    "anemoi": "github.com/ecmwf/anemoi-core models-0.18.0: models/src/anemoi/models/triton/gt.py",
+    "DF-GNN": "github.com/zli96/DF-GNN f4d1b92: pip install --no-build-isolation .",
+}
+
+
+def library_of(name: str, folder: Path) -> Path:
+    return folder / f"lib{name.lower().replace('-', '_')}.so"
+
+
+def build_rival(name: str, rival: Rival, options: argparse.Namespace) -> str | None:
+    """Fetch and compile a library; returns why it can't be, or None."""
+    out, source = library_of(name, options.folder), options.folder / "src" / name
+    try:
+        if not source.exists():
+            url = f"https://github.com/{rival.repository}"
+            run_quietly(["git", "clone", "-q", "--filter=blob:limit=1m", "--no-checkout", url, str(source)])
+            run_quietly(["git", "-C", str(source), "checkout", "-q", rival.commit])
+        run_quietly(compiler_of(name, rival, source, out, options))
+    except subprocess.CalledProcessError as error:
+        status = f"{error.cmd[0]} ended with status {error.returncode}"
+        lines = [line for line in error.stderr.splitlines() if "error" in line.lower()] or [status]
+        return f"can't be built: {lines[0][:200]}"
+    return None
+
+
+def run_quietly(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def compiler_of(name: str, rival: Rival, source: Path, out: Path, options: argparse.Namespace) -> list[str]:
+    """Return the command that compiles a library."""
+    includes, libraries = [GLUE, *(source / folder for folder in rival.folders)], list[str]()
+    if options.cuda:
+        includes.append(options.cuda / "include")
+    if rival.torch:
+        # What the sources include of Sputnik, which they call in a function that is not used here.
+        (options.folder / "empty/sputnik/spmm").mkdir(parents=True, exist_ok=True)
+        empty = "namespace sputnik { template <typename... T> int CudaSpmm(T...) { return 0; } }\n"
+        (options.folder / "empty/sputnik/sputnik.h").write_text(empty)
+        (options.folder / "empty/sputnik/spmm/cuda_spmm.h").write_text("")
+        more, paths = json.loads(run_quietly([options.python, "-c", ABOUT_TORCH]).splitlines()[-1])
+        includes += [options.folder / "empty", *map(Path, more)]
+        libraries = [*(f"-L{path}" for path in paths), *TORCH_LIBRARIES]
+        libraries += (
+            map(str, (options.cuda / "lib").glob("libcusparse.so*")) if options.cuda else ["-lcusparse"]
+        )
+    arch = options.arch
+    return [
+        "nvcc", "-w", "-shared", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC",
+        "-Xlinker", "--unresolved-symbols=ignore-in-shared-libs", *rival.options,
+        "-gencode", f"arch=compute_{arch},code=sm_{arch}", *(f"-I{path}" for path in includes),
+        str(GLUE / f"{name.split('-')[0].lower()}.cu"), *(str(source / file) for file in rival.sources),
+        *libraries, "-o", str(out),
+    ]  # fmt: skip
+
+
+def build_cusparse(options: argparse.Namespace) -> str | None:
+    """Take the newest libcusparse from the package index; returns why it can't be, or None."""
+    wheels = options.folder / "wheels"
+    pip = [options.python, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels)]
+    try:
+        run_quietly([*pip, "nvidia-cusparse"])
+    except subprocess.CalledProcessError as error:
+        return f"can't be had: {error.stderr.strip().splitlines()[-1][:200]}"
+    with zipfile.ZipFile(max(wheels.glob("nvidia_cusparse*.whl"), key=os.path.getmtime)) as wheel:
+        (member,) = (name for name in wheel.namelist() if "/libcusparse.so" in name)
+        library_of("cusparse-new", options.folder).write_bytes(wheel.read(member))
+    return None
+
+
+def build(options: argparse.Namespace) -> int:
+    failed = False
+    for name in [*RIVALS, "cusparse-new"]:
+        if name in options.rivals:
+            begin, rival = time.perf_counter(), RIVALS.get(name)
+            problem = build_rival(name, rival, options) if rival else build_cusparse(options)
+            print(f"{name}: {problem or 'built'}, {time.perf_counter() - begin:.0f} s", flush=True)
+            library_of(name, options.folder).with_suffix(".problem").write_text(problem or "")
+            failed |= problem is not None
+    return int(failed)
+
+
+def problem_of(name: str, folder: Path) -> str | None:
+    """Return why a library of the folder can't be measured."""
+    library = library_of(name, folder)
+    told = library.with_suffix(".problem")
+    return None if library.exists() else told.read_text() if told.exists() else "is not built"
+
+
+def how_had(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return for each library how it is had, and why it can't be measured."""
+    found: dict[str, dict[str, Any]] = {
+        name: {"how": f"github.com/{rival.repository} {rival.commit}", "problem": problem_of(name, folder)}
+        for name, rival in RIVALS.items()
+    }
+    for name, how in OTHERS.items():
+        peer = attention_peers.PEERS.get(name.split(",")[0])
+        known = peer.problem() if peer else problem_of(name, folder) if name == "cusparse-new" else None
+        found[name] = {"how": how, "problem": known}
+    return found
+
+
+def show(options: argparse.Namespace) -> int:
+    for name, about in how_had(options.folder).items():
+        print(f"{name}: {about['problem'] or 'there'}\n    {about['how']}")
+    return 0
+
+
+class Trials:
+    """What is being tried, in a file, so that it is known if the process ends; and what ended one before."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.file, self.patience = options.out.with_suffix(".trying"), options.patience
+        self.wait = torch.cuda.synchronize if options.device == "cuda" else lambda: None
+        self.ended: dict[str, str] = json.loads(options.ended)
+
+    def run(self, key: str, first_call: Callable[[], Any]) -> None:
+        """Make a first call and wait for it; RuntimeError: it ended a process before."""
+        if key in self.ended:
+            raise RuntimeError(self.ended[key])
+        self.file.write_text(json.dumps([key, "ended the process"]))
+        # Without a handler the signal ends the process, in the middle of a call of C as well.
+        signal.alarm(self.patience)
+        try:
+            first_call()
+            self.wait()
+        except torch.AcceleratorError as error:
+            # The GPU can't be used by this process any more.
+            self.file.write_text(json.dumps([key, f"crashed: {candidates.first_line(error)}"]))
+            os._exit(3)
+        finally:
+            signal.alarm(0)
+        self.file.unlink()
+
+
+class Library:
+    """A library that was built, and the matrices that it has converted."""
+
+    def __init__(self, name: str, rival: Rival, path: Path, trials: Trials) -> None:
+        self.name, self.rival, self.trials = name, rival, trials
+        self.functions = ctypes.CDLL(str(path))
+        self.functions.prepare.restype = ctypes.c_void_p
+        self.converted: weakref.WeakKeyDictionary[Subject, dict[int, tuple[int, float]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def variants(self, work: Workload) -> Iterator[Variant]:
+        """Yield the library's kernels for a product; UnavailableError if it has none."""
+        if problem := self.rival.problem(work):
+            raise UnavailableError(problem)
+        for name, kernel in self.rival.kernels.items():
+            if kernel.precision == work.precision.value:
+                yield name, partial(self.bind, name, kernel, work)
+
+    def bind(self, name: str, kernel: Kernel, work: Workload) -> tuple[Callable[[], torch.Tensor], float]:
+        """Return the call of a kernel, which has run once, and the milliseconds of the conversion."""
+        csr, (x,) = work.subject.csr, work.dense
+        dtype = torch.float32 if kernel.single else x.dtype
+        out = torch.zeros(-(-csr.rows // 16) * 16, work.width, dtype=dtype, device=x.device)
+        matrix = 0
+
+        def call() -> torch.Tensor:
+            if x.is_cuda and torch.cuda.current_stream() != torch.cuda.default_stream():
+                raise RuntimeError("its kernels run on the default stream, which no CUDA graph has")
+            if kernel.adds:
+                out.zero_()
+            pointers = (ctypes.c_void_p(p) for p in (matrix, x.data_ptr(), out.data_ptr()))
+            if status := self.functions.multiply(*pointers, work.width):
+                raise RuntimeError(f"cudaError_t {status} at the launch")
+            return out[: csr.rows]
+
+        def first() -> None:
+            nonlocal matrix
+            matrix = self.convert(kernel.variant, work.subject)
+            call()
+
+        key = f"{self.name} {name}: {work.subject.name}, {work.precision.value}, {work.width} columns"
+        self.trials.run(key, first)
+        return call, self.converted[work.subject][kernel.variant][1]
+
+    def convert(self, variant: int, subject: Subject) -> int:
+        """Return the library's matrix, which is converted once for all widths."""
+        made = self.converted.setdefault(subject, {})
+        if variant not in made:
+            csr, values = subject.csr, subject.explicit_values
+            arrays = csr.indptr.int(), csr.indices.int(), values.float()
+            self.trials.wait()
+            begin = time.perf_counter()
+            pointers = (ctypes.c_void_p(array.data_ptr()) for array in arrays)
+            matrix = self.functions.prepare(csr.rows, csr.cols, csr.nnz, *pointers, variant)
+            self.trials.wait()
+            made[variant] = matrix, 1e3 * (time.perf_counter() - begin)
+        return made[variant][0]
+
+
+def compiled(work: Workload) -> Callable[[], torch.Tensor]:
+    """Bind a gather and a sum over edges, without weights, that torch.compile makes one kernel of."""
+    csr, (x,) = work.subject.csr, work.dense
+    check_memory(csr, work.row_bytes)
+    source, target = edge_index_of(csr)
+    torch.compiler.reset()
+
+    @torch.compile(dynamic=False)
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(csr.rows, x.shape[1]).index_add_(0, target, x[source])
+
+    return lambda: product(x)
+
+
+def register(options: argparse.Namespace) -> list[str]:
+    """Add the libraries of the folder to the peers of `gnnsparse bench kernels`, and return all names."""
+    trials, found = Trials(options), dict[str, Peer]()
+    if options.device == "cuda":
+        found |= {name: candidates.PEERS[name] for name in ("cusparse-best", "cusparse", "pyg")}
+        found["torch.compile"] = Peer(("spmm",), ("cuda",), compiled)
+        if (new := library_of("cusparse-new", options.folder)).exists():
+            newest = partial(cusparse_variants, library=ctypes.CDLL(str(new)))
+            found["cusparse-new"] = Peer(("spmm",), ("cuda",), newest)
+    for name, rival in RIVALS.items():
+        if (path := library_of(name, options.folder)).exists():
+            library, kernels = Library(name, rival, path, trials), rival.kernels.values()
+            precisions = tuple({kernel.precision for kernel in kernels})
+            found[name] = Peer(("spmm",), (options.device,), library.variants, precisions)
+    candidates.PEERS.update(found)
+    return [name for name in found if name in ("cusparse-best", "cusparse", *options.rivals)]
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure in this process, which a library may end."""
+    settings = Settings(
+        matrices=tuple(unique_names(spec for text in options.matrix for spec in parse_matrix(text))),
+        device=options.device, precisions=tuple(options.precision), widths=tuple(options.width),
+        values=("none",), kernels=("auto",), peers=tuple(register(options)), repeats=options.repeats,
+        timing="graph" if options.device == "cuda" else "events",
+    )  # fmt: skip
+    return run_kernels(settings, options.out, resume=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure in processes that are begun anew where one has ended, and complete the file."""
+    ended: dict[str, str] = {}
+    trying = options.out.with_suffix(".trying")
+    given = [sys.executable, "-m", "benchmarks.peers", "measure", *sys.argv[2:]]
+    while True:
+        trying.unlink(missing_ok=True)
+        status = subprocess.run([*given, "--ended", json.dumps(ended)]).returncode
+        if not trying.exists():
+            break
+        key, ended_by = json.loads(trying.read_text())
+        if status == -signal.SIGALRM:
+            ended_by = f"took more than {options.patience} s"
+        elif status < 0:
+            ended_by = f"crashed: {signal.Signals(-status).name}"
+        ended[key] = ended_by
+        print(f"{key}: {ended[key]}; going on without it", flush=True)
+    if not options.out.exists():
+        return status or 1
+    content = {**json.loads(options.out.read_text()), "rivals": how_had(options.folder), "ended": ended}
+    if options.attention:
+        rows = options.out.with_suffix(".attention")
+        attention_peers.main(["--out", str(rows), "--repeats", str(options.repeats)])
+        content["attention"] = json.loads(rows.read_text())
+        rows.unlink()
+    write_json(options.out, content)
+    return status
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("command", choices=("list", "build", "run", "measure"))
+    parser.add_argument("--folder", type=Path, required=True, help="of the libraries, outside of the project")
+    names = [*RIVALS, *OTHERS]
+    parser.add_argument("--rivals", nargs="+", default=names, choices=names, metavar="NAME")
+    parser.add_argument("--arch", default="90a", help="build: compute capability")
+    parser.add_argument("--python", default=sys.executable, help="build: the Python whose torch will run")
+    parser.add_argument("--cuda", type=Path, help="build: folder of pip's CUDA libraries, include and lib")
+    parser.add_argument("--out", type=Path, default=Path("peers.json"), help="run: JSON file to write")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--matrix", nargs="+", default=[*GENERATED_GRAPHS], help="as of bench kernels")
+    parser.add_argument("--precision", nargs="+", default=[FP16, TF32, FP32])
+    parser.add_argument("--width", nargs="+", type=int, default=[128, 256])
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--patience", type=int, default=150, help="seconds of a conversion and a first call")
+    parser.add_argument("--attention", action="store_true", help="run: attention_peers as well")
+    parser.add_argument("--ended", default="{}", help="measure: libraries that ended a process, as JSON")
+    options = parser.parse_args(arguments)
+    if options.command == "build" and options.folder.resolve().is_relative_to(GLUE.parents[1]):
+        parser.error(f"--folder: {options.folder} is in the project; accepted: folders outside of it")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    return {"list": show, "build": build, "run": run, "measure": measure}[options.command](options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
