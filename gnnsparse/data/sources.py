@@ -23,13 +23,15 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value, path_of
 from gnnsparse.runtime.cache_files import DamagedError, NotOursError, open_file, write_file
+
+Made = TypeVar("Made")
 
 #: A number to be raised when what a file of processed arrays holds changes.
 _LAYOUT = 2
@@ -188,20 +190,31 @@ def data_folder() -> Path:
 
 def read_source(source: Source, root: str | os.PathLike[str] | None, download: bool) -> RawNodes:
     """Read a published data set from its raw files in `root`; None: from those that are downloaded."""
-    raw = raw_folder(source, root, download)
 
-    def make() -> dict[str, torch.Tensor]:
+    def make(raw: Path) -> dict[str, torch.Tensor]:
         assert source.read is not None
         nodes = source.read(raw, source.files)
         return {name: array for name, array in vars(nodes).items() if array is not None}
 
+    return stored_source(source, root, download, lambda arrays: RawNodes(**arrays), make)
+
+
+def stored_source(
+    source: Source,
+    root: str | os.PathLike[str] | None,
+    download: bool,
+    use: Callable[[dict[str, torch.Tensor]], Made],
+    make: Callable[[Path], dict[str, torch.Tensor]],
+) -> Made:
+    """Return what `use` makes of the arrays that `make` reads in the folder of raw files; they are stored."""
+    raw = raw_folder(source, root, download)
     try:
         parts: list[Any] = [_LAYOUT]
         for path in [(raw / file).resolve() for file in source.files]:
             parts.append([str(path), path.stat().st_size, path.stat().st_mtime_ns])
         key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
         file = data_folder() / "processed" / f"{source.name}-{key}.safetensors"
-        return RawNodes(**stored_arrays(file, make))
+        return use(stored_arrays(file, lambda: make(raw)))
     except (ValueError, OSError) as error:
         # An error of the system, such as a full disk, does not mean that the download is broken.
         if root is None and not getattr(error, "errno", None):

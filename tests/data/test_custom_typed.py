@@ -121,9 +121,8 @@ def test_options_of_columns(tmp_path: Path) -> None:
     folder = own.write(tmp_path / "own")
     data = load_custom(folder, label="year", feature_columns=["f1", "age"], standardize=True, split="random")
     assert isinstance(data, TypedNodeDataset)
-    assert (data.target, data.regression, data.num_features) == (
-        "paper", False, {"author": 1, "paper": 1, "venue": None}
-    )  # fmt: skip
+    assert (data.target, data.regression) == ("paper", False)
+    assert {kind: x.shape[1] for kind, x in data.x.items()} == {"author": 1, "paper": 1}
     assert float(data.x["author"].mean().abs()) < 1e-6
     data = load_custom(folder, nodes="author", label="age", label_kind="regression", id="name")
     assert isinstance(data, TypedNodeDataset)
@@ -243,7 +242,7 @@ def test_a_given_split_of_links_and_pairs_to_predict_for(tmp_path: Path) -> None
         load_custom(tmp_path / "own", pairs=tmp_path / "pairs.csv")
 
 
-def hetero(own: Papers) -> HeteroData:
+def hetero(own: Papers, **more: list[str]) -> HeteroData:
     """PyG's graph of the same papers, with numbers for ids."""
     data = HeteroData()
     data["paper"].x, data["author"].num_nodes = torch.tensor(own.x), len(own.authors)
@@ -252,7 +251,7 @@ def hetero(own: Papers) -> HeteroData:
         data["paper"][f"{part}_mask"] = torch.tensor([split == part for split in own.split])
     data["paper"].year = torch.tensor(own.year)
     venues = ["Acta", "ICML", "NeurIPS"]
-    numbers = {"paper": own.papers, "author": own.authors, "venue": venues}
+    numbers = {"paper": own.papers, "author": own.authors, "venue": venues, **more}
     for relation, pairs in own.edges.items():
         ends = [[numbers[relation[2 * at]].index(pair[at]) for pair in pairs] for at in (0, 1)]
         data[relation].edge_index = torch.tensor(ends)
@@ -308,27 +307,26 @@ def write_gz(path: Path, rows: Any) -> None:
     path.write_bytes(gzip.compress(text.encode()))
 
 
-def write_ogb_typed(folder: Path, own: Papers) -> Path:
+def write_ogb_typed(folder: Path, made: HeteroData, counts: dict[str, int]) -> Path:
     """The files of ogbn_mag: numbers of nodes, a folder of each relation, features, labels and years."""
-    made = hetero(own)
-    write_gz(folder / "raw/num-node-dict.csv.gz", [["author", "paper", "venue"], [25, 40, 3]])
-    for relation in own.edges:
+    write_gz(folder / "raw/num-node-dict.csv.gz", [counts, counts.values()])
+    for relation in made.edge_types:
         place = folder / "raw/relations" / "___".join(relation)
         write_gz(place / "edge.csv.gz", made[relation].edge_index.T.tolist())
         write_gz(place / "num-edge-list.csv.gz", [[made[relation].edge_index.shape[1]]])
-    write_gz(folder / "raw/node-feat/paper/node-feat.csv.gz", own.x)
-    write_gz(folder / "raw/node-label/paper/node-label.csv.gz", made["paper"].y.abs()[:, None].tolist())
-    write_gz(folder / "raw/node_year/paper/node_year.csv.gz", [[year] for year in own.year])
+    paper = made["paper"]
+    write_gz(folder / "raw/node-feat/paper/node-feat.csv.gz", paper.x.tolist())
+    write_gz(folder / "raw/node-label/paper/node-label.csv.gz", paper.y.abs()[:, None].tolist())
+    write_gz(folder / "raw/node-feat/paper/node_year.csv.gz", paper.year[:, None].tolist())
     for part, name in (("train", "train"), ("val", "valid"), ("test", "test")):
-        rows = made["paper"][f"{part}_mask"].nonzero().tolist()
-        write_gz(folder / f"split/time/paper/{name}.csv.gz", rows)
+        write_gz(folder / f"split/time/paper/{name}.csv.gz", paper[f"{part}_mask"].nonzero().tolist())
     return folder
 
 
 def test_a_folder_of_ogb(tmp_path: Path) -> None:
     own = Papers()
     made = hetero(own)
-    data = load_custom(write_ogb_typed(tmp_path / "mag", own))
+    data = load_custom(write_ogb_typed(tmp_path / "mag", made, {"author": 25, "paper": 40, "venue": 3}))
     assert isinstance(data, TypedNodeDataset)
     assert (data.target, data.num_classes) == ("paper", 2)
     for relation in own.edges:

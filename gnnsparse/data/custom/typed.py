@@ -260,7 +260,7 @@ def _ogb_nodes(folder: Path, kind: str, nodes: int) -> Content:
     """Return what a folder of OGB has of the nodes of a type: features, labels, years and its split."""
 
     def table(name: str, dtype: Any) -> np.ndarray | None:
-        file = folder / "raw" / name / kind / f"{name}.csv.gz"
+        file = folder / "raw" / f"{name}.csv.gz"
         return read_csv(file, dtype, nodes) if file.is_file() else None
 
     masks = {}
@@ -268,9 +268,9 @@ def _ogb_nodes(folder: Path, kind: str, nodes: int) -> Content:
     for part, file in zip(PARTS, ("train", "valid", "test"), strict=True) if len(splits) == 1 else ():
         ids = read_csv(splits[0] / f"{file}.csv.gz", np.int64, nodes, 1, exact=False)[:, 0]
         masks[part] = mask_of_ids(f"split/{splits[0].parent.name}/{kind}/{file}", ids, nodes)
-    years = table("node_year", np.int64)
+    years = table(f"node-feat/{kind}/node_year", np.int64)
     return Content(
-        nodes, np.empty((2, 0), np.int64), x=table("node-feat", np.float32),
-        y=table("node-label", np.float64), masks=masks,
+        nodes, np.empty((2, 0), np.int64), x=table(f"node-feat/{kind}/node-feat", np.float32),
+        y=table(f"node-label/{kind}/node-label", np.float64), masks=masks,
         columns={} if years is None else {"year": years[:, 0]}, item=kind,
     )  # fmt: skip
