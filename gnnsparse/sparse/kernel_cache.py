@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix, FormatSpec, exclusive_preset, format_spec, require_operation
 from gnnsparse.formats.convert import convert, count_slots, value_places
 from gnnsparse.formats.csr import Csr
@@ -90,7 +91,8 @@ class KernelCache:
     """One orientation of a matrix, and what kernels derive from it at a precision; each part is made once.
 
     The value of nonzero (i, j) is given_values[value_index] * given_row_scale[i] * given_col_scale[j];
-    factors that are None are 1. It may be used from several threads and CUDA streams at a time.
+    factors that are None are 1. Values exclude the other two, which a transpose would leave out. It may be
+    used from several threads and CUDA streams at a time.
 
     Attributes:
         row_ids: int32 [rows], the matrix row of each stored row; None: they are equal.
@@ -126,6 +128,8 @@ class KernelCache:
     dispatch_cache: DispatchCache = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.given_values is not None and not (self.given_row_scale is None is self.given_col_scale):
+            bad_value("given_values", "go with factors of rows or columns; accepted: values or factors")
         if self.memo is None:
             self.memo = Memo(ForkLock(), self.csr.device)
         if self.streams is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_type, bad_value, device_of
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import check_edge_index, node_count
 from gnnsparse.sparse.operand import SparseOperand
@@ -103,11 +103,17 @@ class TypedGraph:
         return self.operand is not None and self.operand.cache_hit
 
     def to(self, device: torch.device | str) -> TypedGraph:
-        """Return the graph on a device, itself if it is there."""
-        if self.device == torch.empty(0, device=device, dtype=torch.uint8).device:
+        """Return the graph on `device`, with its operand: this object if it is there already.
+
+        Raises:
+            TypeError: `device` is neither a device nor a name.
+            ValueError: there is no such device, or operands can't be there.
+        """
+        place = device_of("device", device)
+        if place == self.device:
             return self
-        edges = {relation: given.to(device) for relation, given in self.edges.items()}
-        return TypedGraph(self.num_nodes, edges, None if self.operand is None else self.operand.to(device))
+        operand = None if self.operand is None else self.operand.to(place)
+        return TypedGraph(self.num_nodes, {r: e.to(place) for r, e in self.edges.items()}, operand)
 
     @property
     def relations(self) -> list[Relation]:

@@ -157,6 +157,76 @@ def test_changes_of_edges_are_noticed() -> None:
     assert used(ours) == {"spmm, 9 relations at once, fp32": 3}
 
 
+def gat(relation: Any, kind: str = "GATConv", **options: Any) -> Any:
+    if kind == "GATConv":
+        options["add_self_loops"] = relation[0] == relation[2]
+    return getattr(pyg, kind)((WIDTH, WIDTH), OUT, heads=2, **options)
+
+
+def _one_width(relation: Any) -> Any:
+    """Relations with one map for sources and targets, and with two."""
+    return gat(relation) if relation[1] != "self" else pyg.GATConv(WIDTH, OUT, heads=2)
+
+
+ATTENTIONS: dict[str, Callable[[Any], Any]] = {
+    "GATConv": _one_width,
+    "GATConv of means": lambda r: gat(r, concat=False, residual=True, negative_slope=0.4),
+    "GATConv without biases": lambda r: gat(r, bias=False),
+    "TransformerConv": lambda r: gat(r, "TransformerConv"),
+    "TransformerConv with gates": lambda r: gat(r, "TransformerConv", beta=True, concat=False),
+}
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean", "min", "cat"])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_at_once(name: str, aggr: str) -> None:
+    """The softmax is over the edges of a relation; self-loops are those of one."""
+    torch.manual_seed(0)
+    theirs, ours = both(layer_of(ATTENTIONS[name], aggr))
+    assert {row.runs_on for row in interop.report(ours).rows} == {"graph_attention"}
+
+    def call(model: Any, x: torch.Tensor, _: Any) -> torch.Tensor:
+        return joined(model(of_kinds(x), EDGES))
+
+    with mock.patch("gnnsparse.nn.edges.graph_attention", wraps=gnnsparse.graph_attention) as launched:
+        judge(theirs, ours, X, X, call)
+    assert launched.call_count == 1
+    assert used(ours) == {"graph_attention, 9 relations at once, fp32": 1}
+    with torch.autocast("cpu", torch.bfloat16):
+        got, want = call(ours, X, X), call(theirs, X, X)
+    assert got.dtype == torch.bfloat16  # as alone, where GATConv of PyG has another
+    assert (got - want).float().norm() < 0.03 * want.float().norm()
+
+
+def test_attention_that_differs_runs_by_itself() -> None:
+    """Other heads, features of edges, and dropout, which the layers of a launch share."""
+    makes = [
+        gat, gat, lambda r: gat(r, edge_dim=3), lambda r: gat(r, negative_slope=0.1),
+        lambda r: gat(r, "GATv2Conv", add_self_loops=False), lambda r: gat(r, dropout=0.5), sage,
+    ]  # fmt: skip
+    relations = RELATIONS[: len(makes)]
+    layers = dict(zip(relations, makes, strict=True))
+    theirs, ours = both(
+        layer_of(
+            lambda r: pyg.SAGEConv((WIDTH, WIDTH), 2 * OUT) if layers[r] is sage else layers[r](r),
+            relations=relations,
+        )
+    )
+    attr = {relations[2]: torch.randn(90, 3)}
+    theirs.eval(), ours.eval()
+    close(*(joined(model(of_kinds(X), EDGES, edge_attr_dict=attr)) for model in (ours, theirs)))
+    (what,) = interop.report(ours).rows[0].calls
+    assert what.startswith(
+        "graph_attention, 3 relations at once, fp32; by themselves "
+    )  # of no dropout in eval()
+    for part in ("a__self__a: edges have features", "b__in__c: GATv2Conv is not joined", "no other relation"):
+        assert part in what
+    ours.train()
+    ours(of_kinds(X), EDGES)
+    assert any(what.startswith("graph_attention, 3 relations") for what in interop.report(ours).rows[0].calls)
+    assert not torch.equal(ours(of_kinds(X), EDGES)["b"], ours(of_kinds(X), EDGES)["b"])
+
+
 def _double(module: Any) -> None:
     module.register_forward_hook(lambda module, inputs, output: 2 * output)
 
@@ -330,3 +400,18 @@ def test_graphs_that_use_what_is_added_are_not_changed() -> None:
     theirs, ours = both(pyg.to_hetero(Twice(), (_KINDS, _AMONG)))
     close(run(ours), run(theirs))
     assert not any("at once" in what for what in used(ours))
+
+
+@pytest.mark.parametrize("make", [sage, gat], ids=["SAGEConv", "GATConv"])
+def test_targets_of_an_empty_type(make: Callable[[Any], Any]) -> None:
+    relations = [("a", "of", "d"), ("a", "to", "b"), ("d", "in", "b"), ("c", "of", "d")]
+    index = {
+        r: EDGES["a", "to", "b"] if r[2] == "b" and r[0] == "a" else EDGES["d", "to", "a"] for r in relations
+    }
+    for aggr in ("sum", "max"):
+        theirs, ours = both(layer_of(make, aggr, relations))
+        for features in (of_kinds(X), of_kinds(X.clone().requires_grad_())):
+            got, want = ours(features, index), theirs(features, index)
+            assert {kind: y.shape for kind, y in got.items()} == {kind: y.shape for kind, y in want.items()}
+            close(joined(got), joined(want))
+        assert all("4 relations at once" in what for what in used(ours)), used(ours)

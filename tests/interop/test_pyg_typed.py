@@ -67,7 +67,7 @@ LAYERS: dict[str, tuple[Callable[[int], Any], str]] = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_model_of_typed_nodes_trains_as_before(name: str) -> None:
-    """With one preparation for all relations in each layer, or one for each relation that all share."""
+    """With one preparation for all relations that the layers share, or one in each."""
     data = citations()
     make, runs_on = LAYERS[name]
     theirs = Hgt(data.metadata()) if name == "HGTConv" else pyg.to_hetero(TwoLayers(make), data.metadata())
@@ -85,10 +85,10 @@ def test_a_model_of_typed_nodes_trains_as_before(name: str) -> None:
                 optimizer.step()
                 found.append(loss.detach())
         losses.append(torch.stack(found))
-    assert prepared.call_count == {"HGTConv": 1, "SAGEConv": 2, "GATConv": len(edges)}[name]
+    assert prepared.call_count == (2 if name == "SAGEConv" else 1)
     close(losses[1], losses[0])
     report = interop.report(ours)
-    layers = {"HGTConv": 1, "SAGEConv": len(edges) + 1, "GATConv": len(edges)}[name]
+    layers = 1 if name == "HGTConv" else len(edges) + 1
     assert len(report.accelerated) == len(report.rows) == 2 * layers
     assert {row.runs_on for row in report.rows} == {runs_on}
     assert losses[0][-1] < losses[0][0]

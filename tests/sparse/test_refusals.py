@@ -13,6 +13,7 @@ import torch
 import gnnsparse
 from gnnsparse import SparseGraph, masks
 from gnnsparse import nn as layers
+from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.testing import random_graph
 
 GRAPH = random_graph(6, 6, 0.5, seed=1)
@@ -113,3 +114,12 @@ def test_what_is_not_accepted_is_named(case: int) -> None:
     for value in values:
         with pytest.raises(error, match=f"^{name}: .*accepted: {ACCEPTED.get(id(values), '')}"):
             call(value)
+
+
+def test_a_matrix_has_values_or_factors() -> None:
+    """The transpose of both would be without the factors."""
+    csr, ones = GRAPH.csr, torch.ones(6)
+    for factors in ({"given_row_scale": ones}, {"given_col_scale": ones}):
+        KernelCache(csr, **factors)
+        with pytest.raises(ValueError, match="given_values: go with factors"):
+            KernelCache(csr, given_values=torch.ones(csr.nnz), **factors)

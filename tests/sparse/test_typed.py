@@ -142,3 +142,22 @@ def test_numbers_of_nodes_are_given_once():
         gnnsparse.prepare(graph, num_cols=3)
     assert graph.operand is None
     assert "not prepared" in repr(graph)
+
+
+@pytest.mark.gpu
+def test_it_moves_with_its_operand():
+    plain = TypedGraph(SIZES, typed_edges())
+    for graph in (plain, gnnsparse.prepare(plain, cache=False)):
+        assert graph.to("cpu") is graph
+        moved = graph.to("cuda")
+        assert moved.device == torch.empty(0, device="cuda").device
+        assert all(torch.equal(moved.to("cpu").edges[r], edges) for r, edges in graph.edges.items())
+    assert moved.operand.device == moved.device
+
+
+@pytest.mark.parametrize("device", ["x", "meta", "cuda:99", 3, None])
+def test_a_device_that_does_not_exist_is_refused(device):
+    graph = TypedGraph(SIZES, typed_edges())
+    assert graph.to(torch.device("cpu")) is graph
+    with pytest.raises((TypeError, ValueError), match=r"device: .*accepted: cpu"):
+        graph.to(device)

@@ -378,11 +378,16 @@ def attend_compiled(
     out = torch.ops.gnnsparse.pyg_attention(q, k, v, att, features, of_edges, edges, seed, *sizes, *how)
     if kind is conv.AGNNConv:
         return out[:, 0]
+    return with_targets(layer, kind, out, pair[1])
+
+
+def with_targets(layer: Any, kind: type, out: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+    """Return what GATConv, GATv2Conv or TransformerConv makes of its attention and features of targets."""
     y = joined(out, layer.concat)
     if kind is conv.TransformerConv:
-        return TransformerConv._with_root(layer, y, layer.lin_skip(pair[1])) if layer.root_weight else y
+        return TransformerConv._with_root(layer, y, layer.lin_skip(to)) if layer.root_weight else y
     if layer.res is not None:
-        y = y + layer.res(pair[1])
+        y = y + layer.res(to)
     return y if layer.bias is None else y + layer.bias.to(y.dtype)
 
 

@@ -6,6 +6,7 @@ adds up. Accelerated, the graph calls the dictionary once, with the arguments of
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -24,10 +25,13 @@ from torch_geometric.nn.dense import Linear
 
 from gnnsparse.interop.models import FallbackError, precision_of
 from gnnsparse.interop.pyg.aggregate import LayerState, reduction_of, steps_of, unsuitable, watched
+from gnnsparse.interop.pyg.attention import FUSED, unsuitable_whole, with_targets
 from gnnsparse.interop.pyg.functions import MEMOISED
 from gnnsparse.interop.pyg.graphs import Settings, is_traced, memo
 from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.aggregation import product_first
+from gnnsparse.nn.edges import EdgeRecipe, attend, side_by_side
+from gnnsparse.nn.edges import joined as heads_joined
 from gnnsparse.nn.inputs import is_plain_linear, is_watched
 from gnnsparse.ops import spmm
 from gnnsparse.ops.attention.edges import summed_from_coo
@@ -42,7 +46,8 @@ class _Term:
     """What the call of a relation's layer computes: then(A x left + bias + to right + added).
 
     A sums or averages over the edges, times `weight` if there is one. All but `x`, `to` and `edges` may be
-    None; without `then` the layer is linear, and has `left`.
+    None; without `then` the layer is linear, and has `left`. Of a layer that `attends`, attention stands for
+    A x left, and there may be so many self-`loops`.
     """
 
     layer: Any
@@ -55,6 +60,8 @@ class _Term:
     right: torch.Tensor | None = None
     added: torch.Tensor | None = None
     then: Callable[[torch.Tensor], torch.Tensor] | None = None
+    attends: type | None = None  # PyG's class
+    loops: int = 0
     group: int = 0  # of the relations that are added up
     maps_first: bool = False  # whether x left is multiplied, and not x
 
@@ -67,6 +74,21 @@ class _Term:
     def width(self) -> int:
         """The number of features in the product."""
         return self.left.shape[0] if self.maps_first and self.left is not None else self.x.shape[1]
+
+    @property
+    def form(self) -> Any:
+        """What is equal of all layers of a product, or of an attention."""
+        layer, form = self.layer, (self.x.dtype, self.x.device, self.settings)
+        if self.attends is None:
+            return self.width, *form
+        slope = getattr(layer, "negative_slope", 0.0)
+        how = self.attends, layer.heads, layer.out_channels, layer.concat, slope, self.dropout
+        return *how, *form
+
+    @property
+    def dropout(self) -> float:
+        """The fraction of attention that is dropped now."""
+        return float(self.layer.dropout) if self.layer.training else 0.0
 
     def out(self, sums: torch.Tensor) -> torch.Tensor:
         """Return the output of the layer for A x."""
@@ -117,12 +139,39 @@ def _gcn(layer: Any, x: Any, edge_index: Any, edge_weight: Any = None) -> _Term:
     return _Term(layer, x, x, edge_index, edge_weight, layer.lin.weight, added=layer.bias)
 
 
+def _gat(
+    layer: Any, x: Any, edge_index: Any, edge_attr: Any = None, size: Any = None,
+    return_attention_weights: Any = None,
+) -> _Term:  # fmt: skip
+    pair = _pair(x, size)
+    if edge_attr is not None or return_attention_weights is not None:
+        raise FallbackError("edges have features, or weights are returned")
+    loops = min(map(len, pair)) if layer.add_self_loops else 0
+    right = None if layer.res is None else layer.res.weight
+    return _Term(layer, *pair, edge_index, bias=layer.bias, right=right, attends=conv.GATConv, loops=loops)
+
+
+def _transformer(
+    layer: Any, x: Any, edge_index: Any, edge_attr: Any = None, return_attention_weights: Any = None
+) -> _Term:
+    if layer.lin_edge is not None or edge_attr is not None or return_attention_weights is not None:
+        raise FallbackError("edges have features, or weights are returned")
+    term = _Term(layer, *_pair(x), edge_index, attends=conv.TransformerConv)
+    if layer.lin_beta is not None:
+        term.then = lambda out: with_targets(layer, conv.TransformerConv, out, term.to)
+    elif layer.root_weight:
+        term.right, term.bias = layer.lin_skip.weight, layer.lin_skip.bias
+    return term
+
+
 #: The layers whose calls are read here, and their linear maps.
 _READERS: dict[type, tuple[Callable[..., _Term], tuple[str, ...]]] = {
     conv.SAGEConv: (_sage, ("lin_l", "lin_r")),
     conv.GraphConv: (_graph, ("lin_rel", "lin_root")),
     conv.GINConv: (_gin, ()),
     conv.GCNConv: (_gcn, ("lin",)),
+    conv.GATConv: (_gat, ()),
+    conv.TransformerConv: (_transformer, ()),
 }
 
 
@@ -149,7 +198,7 @@ def _kind_of(layer: Any) -> type:
     for name in _READERS[kind][1]:
         if name in layer._modules and not is_plain_linear(layer._modules[name], Linear):
             raise FallbackError(f"its `{name}` is no plain linear layer, or has hooks")
-    why = unsuitable(layer, steps_of(kind))
+    why = unsuitable_whole(layer, kind) if kind in FUSED else unsuitable(layer, steps_of(kind))
     if why is None and reduction_of(layer.aggr_module) not in ("sum", "mean"):
         why = f"its aggregation is {layer.aggr_module}"
     if why is not None:
@@ -178,7 +227,7 @@ def _read(call: Call) -> _Term:
     for matrix, features in (term.left, x), (term.right, term.to):
         if matrix is not None and matrix.shape[1] != features.shape[1]:
             raise FallbackError("features of sizes that PyG refuses")
-    if term.then is None and term.left is not None:
+    if term.left is not None and term.then is None:
         term.maps_first = not product_first(x, term.left, weight)
     return term
 
@@ -193,6 +242,7 @@ class _Place:
     column_step: int
     row: int
     row_step: int
+    loops: int = 0  # so many self-loops take the place of those that there are
 
 
 @dataclass(frozen=True)
@@ -209,6 +259,9 @@ class _Joining:
                 low, high = (int(end) for end in row.aminmax()) if len(row) > 0 else (0, -1)
                 if low < 0 or high >= count:  # it would be a node of another relation
                     raise FallbackError("edges of nodes that have no features")
+            if place.loops:
+                loops = torch.arange(place.loops, dtype=torch.int64, device=given.device)
+                given = torch.cat([given[:, given[0] != given[1]], loops.expand(2, -1)], dim=1)
             columns, rows = given[0] * place.column_step, given[1] * place.row_step
             ends.append(torch.stack([columns + place.column, rows + place.row]))
         return torch.cat(ends, dim=1)
@@ -261,6 +314,17 @@ class _JoinedRecipe(Recipe):
         return SimpleNamespace(operand=operand, values=values)
 
 
+def _joined(terms: list[_Term], places: Iterable[_Place]) -> torch.Tensor:
+    """Return the edges of relations as one tensor, or raise FallbackError."""
+    edges = [term.edges for term in terms]
+    joined: torch.Tensor = memo.graph(edges[0]).result(_Joining(tuple(places)), *edges)
+    if joined.shape[1] == 0:
+        raise FallbackError("there are no edges")
+    if terms[0].settings.convert == "auto":
+        memo.check(joined)
+    return joined
+
+
 class _Product:
     """The product of some relations: blocks of its columns and of its rows, and the operand.
 
@@ -283,18 +347,13 @@ class _Product:
         )
         rows, self.row_count = _starts(self.rows.values(), lambda t: len(t.to), lambda t: not t.maps_first)
         places = (_Place(len(t.x), len(t.to), *columns[id(t)], *rows[id(t)]) for t in terms)
-        self._find(tuple(places))
+        self._find(_joined(terms, places))
 
-    def _find(self, places: tuple[_Place, ...]) -> None:
+    def _find(self, joined: torch.Tensor) -> None:
         """Find the operand and the edge values, or raise FallbackError."""
-        edges, first = [term.edges for term in self.terms], self.terms[0]
-        joined = memo.graph(edges[0]).result(_Joining(places), *edges)
-        if joined.shape[1] == 0:
-            raise FallbackError("there are no edges")
-        if first.settings.convert == "auto":
-            memo.check(joined)
+        first = self.terms[0]
         self.precision, self.cast = precision_of(first.settings.precision, first.x)
-        counts = tuple(given.shape[1] for given in edges)
+        counts = tuple(term.edges.shape[1] for term in self.terms)
         weights = [term.weight for term in self.terms]
         means = tuple(reduction_of(term.layer.aggr_module) == "mean" for term in self.terms)
         recipe, weight, graph = _JoinedRecipe(counts, means, self.precision), None, memo.graph(joined)
@@ -330,6 +389,95 @@ class _Product:
     def note(self) -> str:
         """What the relations run on, for reports."""
         return f"spmm, {len(self.terms)} relations at once, {self.precision.value}"
+
+
+class _Attention:
+    """The attention of some relations, with columns and rows side by side for one dense product of each type.
+
+    The maps of GATConv are multiplied by its vectors first, so that targets are not mapped for scores alone.
+    """
+
+    def __init__(self, terms: list[_Term]) -> None:
+        self.terms, first = terms, terms[0]
+        self.columns: dict[int, list[_Term]] = {}
+        self.rows: dict[int, list[_Term]] = {}
+        for term in terms:
+            self.columns.setdefault(id(term.x), []).append(term)
+            self.rows.setdefault(id(term.to), []).append(term)
+        columns, column_count = _starts(self.columns.values(), lambda t: len(t.x), lambda _: True)
+        rows, row_count = _starts(self.rows.values(), lambda t: len(t.to), lambda _: True)
+        places = (_Place(len(t.x), len(t.to), *columns[id(t)], *rows[id(t)], t.loops) for t in terms)
+        joined = _joined(terms, places)
+        self.precision, _ = precision_of(first.settings.precision, first.x)
+        self.heads = first.layer.heads, first.layer.out_channels
+        how = EdgeRecipe(False, self.precision), (column_count, row_count), False, 3 * math.prod(self.heads)
+        self.edges = memo.graph(joined).adjacency(joined, *how, first.settings).adjacency
+
+    def run(self, sums: dict[int, list[torch.Tensor]]) -> None:
+        """Add what the layers of each group give to the lists of `sums`."""
+        first = self.terms[0]
+        project, score = (self._additive, "additive") if first.attends is conv.GATConv else (self._dot, "dot")
+        slope = getattr(first.layer, "negative_slope", 0.0)
+        q, k, v = project()
+        out, _ = attend(
+            self.edges, q, k, v, None, False, score=score, negative_slope=slope, dropout_p=first.dropout
+        )
+        counts = [len(terms) * len(terms[0].to) for terms in self.rows.values()]
+        for terms, block in zip(self.rows.values(), out.split(counts), strict=True):
+            parts = block.unflatten(0, (-1, len(terms)))
+            groups: dict[int, list[int]] = {}
+            for i, term in enumerate(terms):
+                if term.then is None:
+                    groups.setdefault(term.group, []).append(i)
+                else:
+                    sums[term.group].append(term.then(parts[:, i]))
+            for number, places in groups.items():
+                found = (parts if len(places) == len(terms) else parts[:, places]).sum(1)
+                sums[number].append(heads_joined(found, first.layer.concat))
+        _add_roots([term for term in self.terms if term.then is None], sums)
+
+    def _dot(self) -> tuple[torch.Tensor, ...]:
+        """Return q, k and v of TransformerConv."""
+        mapped = []
+        for terms in self.columns.values():
+            maps = [m for t in terms for m in (t.layer.lin_key, t.layer.lin_value)]
+            mapped.append(F.linear(terms[0].x, *side_by_side(maps)).view(-1, 2, *self.heads))
+        q = [F.linear(t[0].to, *side_by_side([u.layer.lin_query for u in t])) for t in self.rows.values()]
+        k, v = _cat(mapped).unbind(1)
+        return _cat([part.view(-1, *self.heads) for part in q]), k, v
+
+    def _additive(self) -> tuple[torch.Tensor, ...]:
+        """Return what targets and sources give to scores of GATConv, and v."""
+        q, k, v = [], [], []
+        for terms in self.columns.values():
+            x, weights = terms[0].x, [_map_of(t.layer, "lin_src") for t in terms]
+            v.append(F.linear(x, _cat(weights)).view(-1, *self.heads))
+            k.append(_scores(x, weights, [t.layer.att_src for t in terms]))
+        for terms in self.rows.values():
+            weights = [_map_of(t.layer, "lin_dst") for t in terms]
+            q.append(_scores(terms[0].to, weights, [t.layer.att_dst for t in terms]))
+        return _cat(q), _cat(k), _cat(v)
+
+    @property
+    def note(self) -> str:
+        """What the relations run on, for reports."""
+        return f"graph_attention, {len(self.terms)} relations at once, {self.precision.value}"
+
+
+def _map_of(layer: Any, name: str) -> torch.Tensor:
+    """Return the weight of a linear map of GATConv, which may have one for sources and targets."""
+    linear: Any = getattr(layer, name) if layer.lin is None else layer.lin
+    weight: torch.Tensor = linear.weight
+    return weight
+
+
+def _scores(x: torch.Tensor, weights: list[torch.Tensor], vectors: list[torch.Tensor]) -> torch.Tensor:
+    """Return vector . (weight x) of each head, [nodes * relations, heads], whatever autocast says."""
+    with torch.autocast(x.device.type, enabled=False):
+        pairs = zip(weights, vectors, strict=True)
+        rows = [(w.unflatten(0, (v.shape[1], -1)) * v[0, :, :, None]).sum(1) for w, v in pairs]
+        dtype = torch.promote_types(x.dtype, rows[0].dtype)
+        return F.linear(x.to(dtype), _cat(rows).to(dtype)).view(-1, vectors[0].shape[1])
 
 
 def _add_roots(terms: list[_Term], sums: dict[int, list[torch.Tensor]]) -> None:
@@ -379,8 +527,8 @@ def _total(parts: Sequence[torch.Tensor], divisor: int = 1) -> torch.Tensor:
 
 def _products(
     calls: list[Call], groups: list[tuple[list[int], bool]], names: Sequence[str]
-) -> tuple[list[_Product], dict[int, str]]:
-    """Return products of relations that are joined, and why others are not, by their places in `calls`."""
+) -> tuple[list[_Product | _Attention], dict[int, str]]:
+    """Return how relations are joined, and why others are not, by their places in `calls`."""
     reasons: dict[int, str] = {}
     alike: dict[Any, dict[int, _Term]] = {}
     for number, (members, _) in enumerate(groups):
@@ -391,13 +539,14 @@ def _products(
                 reasons[i] = str(reason)
                 continue
             term.group = number
-            alike.setdefault((term.width, term.x.dtype, term.x.device, term.settings), {})[i] = term
-    products = []
+            alike.setdefault(term.form, {})[i] = term
+    products: list[_Product | _Attention] = []
     for terms in alike.values():
         try:
             if len(terms) < 2:
                 raise FallbackError("no other relation is like it")
-            products.append(_Product(list(terms.values())))
+            make = _Product if next(iter(terms.values())).attends is None else _Attention
+            products.append(make(list(terms.values())))
         except (FallbackError, TypeError, ValueError) as reason:
             reasons.update(dict.fromkeys(terms, str(reason)))
     return products, reasons
@@ -510,14 +659,21 @@ class Relations(torch.nn.Module):
         ]
 
 
-def _has_several(holder: Any) -> bool:
-    """Return whether several of the layers in a dictionary can be joined."""
-    return sum(getattr(type(layer), "_gnnsparse_base", None) in _READERS for layer in holder.children()) > 1
+def _kinds(holder: Any) -> list[type]:
+    """Return the classes of the layers in a dictionary that can be joined."""
+    kinds = (getattr(type(layer), "_gnnsparse_base", None) for layer in holder.children())
+    return [kind for kind in kinds if kind in _READERS]
+
+
+def expected(module: Any) -> str:
+    """Return what the layers of a HeteroConv or of Relations will run on."""
+    kinds = _kinds(module.convs if isinstance(module, HeteroConv) else module)
+    return "graph_attention" if all(kind in FUSED for kind in kinds) else "spmm"
 
 
 def join(module: torch.nn.Module, settings: Settings) -> None:
     """Make a HeteroConv, or the graph of a `to_hetero` model, join relations of its accelerated layers."""
-    if type(module) is conv.HeteroConv and _has_several(module.convs):
+    if type(module) is conv.HeteroConv and len(_kinds(module.convs)) > 1:
         module.__class__ = HeteroConv
         module.__dict__["_gnnsparse"] = LayerState(settings, ())
     elif isinstance(module, GraphModule):
@@ -527,7 +683,7 @@ def join(module: torch.nn.Module, settings: Settings) -> None:
                 holders.setdefault(node.target.rpartition(".")[0], []).append(node)
         for name, nodes in holders.items():
             holder = module.get_submodule(name)
-            if type(holder) in (torch.nn.ModuleDict, torch.nn.Module) and _has_several(holder):
+            if type(holder) in (torch.nn.ModuleDict, torch.nn.Module) and len(_kinds(holder)) > 1:
                 _join_calls(module.graph, holder, name, nodes, settings)
         module.recompile()
 

@@ -33,7 +33,7 @@ from gnnsparse.interop.pyg.by_class import COMPUTED, computed_as, propagate_as, 
 from gnnsparse.interop.pyg.edge_aggregate import probe_edges, remember_layer
 from gnnsparse.interop.pyg.functions import is_sparse, multiplying, rebound
 from gnnsparse.interop.pyg.graphs import CONVERSIONS, Settings
-from gnnsparse.interop.pyg.hetero import HeteroConv, Relations, join, part
+from gnnsparse.interop.pyg.hetero import HeteroConv, Relations, expected, join, part
 from gnnsparse.interop.pyg.message import NO_PRODUCT, arguments_of
 from gnnsparse.nn.bias import FastBiases, has_many_rows
 from gnnsparse.precision import Precision
@@ -429,7 +429,7 @@ def report(model: torch.nn.Module) -> Report:
             fallbacks = dict(state.fallbacks)
             is_joint = isinstance(module, (HeteroConv, Relations))
             is_product = any(reading.message is not None for reading in state.readings.values())
-            usual = "spmm" if is_product or is_joint else "aggregate_edges"
+            usual = expected(module) if is_joint else "spmm" if is_product else "aggregate_edges"
             runs_on = next(iter(state.runs_on), usual).partition(",")[0]
             if fallbacks and not state.runs_on:
                 runs_on = "PyG"
