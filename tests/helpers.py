@@ -10,6 +10,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,6 +243,13 @@ def at_nonzeros(a: SparseOperand, dense: torch.Tensor) -> torch.Tensor:
     """The elements of a dense matrix at the operand's nonzeros, in its order."""
     row, col = a.indices().cpu()
     return dense[row, col]
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Change a file of the cache in place, which nobody may write to."""
+    path.chmod(0o600)
+    path.write_bytes(content)
+    path.chmod(0o400)
 
 
 def short_rows(seed: int = 3) -> SparseGraph:

@@ -1,8 +1,10 @@
-"""The files of the cache: safetensors with a mark, read into memory of their own or mapped.
+"""The files of the cache: safetensors with a mark, mapped, or read into memory of their own.
 
 This stands alone: a form of files, which knows nothing of graphs, keys or the size of a folder. A file that
-is read stays as it was checked, whatever happens to it later. One that is mapped is not copied, for arrays
-that a GPU gets: it may be replaced and removed, but if it is cut short, the next access ends the process.
+is mapped is not copied, so that new memory, which is most of the time of reading, is not asked for. It may be
+replaced and removed; if it were cut short, the next access would end the process. So files are written for
+nobody to write to, and mapped, as a program's libraries are, where that still holds and they lie on a disk of
+this machine, on which what was removed is there as long as it is mapped. Others are read.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ _MARK = "gnnsparse-cache"
 _HEAD_BYTES = 1 << 16
 _MOST_HEADER_BYTES = 1 << 24
 _ALIGNMENT = 64
+#: Bytes from which on files are mapped: of mappings, unlike memory, a process has no more than some 65,000.
+_LEAST_MAPPED = 1 << 20
 
 _HEX = "[0-9a-f]{32}"
 #: The names of the cache's files: prepared graphs and plans, damaged ones, unfinished ones, and locks.
@@ -82,18 +86,24 @@ def open_file(path: Path) -> Iterator[OpenFile]:
     try:
         status = os.fstat(descriptor)
         _require_regular(path, status.st_mode)
-        yield OpenFile(descriptor, status.st_size, (status.st_dev, status.st_ino))
+        # Networks, containers' layers and memory have devices without a major number.
+        stays = not status.st_mode & 0o222 and os.major(status.st_dev) != 0
+        yield OpenFile(descriptor, status.st_size, (status.st_dev, status.st_ino), stays)
     finally:
         os.close(descriptor)
 
 
 @dataclass(frozen=True)
 class OpenFile:
-    """An open file: its descriptor, its size, and its device and inode, which a replacement does not have."""
+    """An open file: its descriptor, its size, its device and inode, which a replacement does not have.
+
+    `stays` says that what is mapped will not change, see above.
+    """
 
     descriptor: int
     size: int
     identity: tuple[int, int]
+    stays: bool
 
     def _bytes(self, count: int, at: int) -> bytes:
         found = bytearray(count)
@@ -134,8 +144,12 @@ class OpenFile:
         return self._header()[0]
 
     def read(self, mapped: bool = False) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Read or map arrays, and read metadata; DamagedError unless checksums fit, OSError, MemoryError."""
+        """Return arrays and metadata; raise DamagedError unless checksums fit, or OSError, or MemoryError.
+
+        Arrays are mapped, also if the file may change, with `mapped`; they can be written to in any case.
+        """
         facts, described, sums, start = self._header()
+        mapped = mapped or (self.stays and self.size >= _LEAST_MAPPED)
         try:
             tensors = self._arrays(described, start, mapped)
         except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -147,8 +161,16 @@ class OpenFile:
                 raise DamagedError(f"array {name!r} does not match its checksum")
         return tensors, facts
 
+    def _mapped(self) -> Any:
+        """Map the file, privately: what is written to an array is not written to the file."""
+        os.posix_fadvise(self.descriptor, 0, self.size, os.POSIX_FADV_WILLNEED)
+        try:  # not by the module mmap, whose objects each keep a descriptor of the few that a process has
+            return torch.UntypedStorage.from_file(f"/proc/self/fd/{self.descriptor}", False, self.size)
+        except RuntimeError as error:
+            raise OSError(f"it can't be mapped: {error}") from error
+
     def _arrays(self, described: dict[str, Any], start: int, mapped: bool) -> dict[str, torch.Tensor]:
-        """Read all arrays, which lie one behind the other, into one piece of memory, or map the file."""
+        """Take all arrays, which lie one behind the other, from the mapped file, or read them."""
         at, total, layout = start, 0, []
         ordered = sorted(described.items(), key=lambda item: [*map(int, item[1]["data_offsets"])])
         for name, entry in ordered:
@@ -156,28 +178,28 @@ class OpenFile:
             (begin, end), count = entry["data_offsets"], math.prod(shape)
             if begin != at - start or end - begin != count * dtype.itemsize or count < 0:
                 raise ValueError(f"array {name!r} is not where the one before it ends")
-            layout.append((name, dtype, shape, count, at if mapped else total))
+            if at % dtype.itemsize:
+                raise ValueError(f"array {name!r} is not aligned")
+            layout.append((name, dtype, shape, at, at if mapped else total))
             # What is read is aligned to more than the size of an element.
             at, total = start + end, total - (begin - end) // _ALIGNMENT * _ALIGNMENT
         if at != self.size:
             raise ValueError(f"they take {at - start} bytes, and the file has {self.size - start} for them")
-        if mapped:  # privately: what is written to an array is not written to the file
-            memory = mmap.mmap(self.descriptor, self.size, flags=mmap.MAP_PRIVATE)
+        if mapped:
+            storage = self._mapped()
         else:
             check_memory("cache", total, "a file of the cache")
             memory = mmap.mmap(-1, max(total, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with contextlib.suppress(AttributeError, OSError):
                 # Large pages: filling them takes a quarter of the time that pages of 4 KB take.
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        tensors, at = {}, start
-        for name, dtype, shape, count, place in layout:
-            nbytes = count * dtype.itemsize
-            if not mapped:
-                self._fill(memoryview(memory)[place : place + nbytes], at)
-            flat = torch.empty(0, dtype=dtype, device="cpu")
-            if count:
-                flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=place)
-            tensors[name], at = flat.reshape(shape), at + nbytes
+            for _, dtype, shape, at, place in layout:
+                self._fill(memoryview(memory)[place : place + math.prod(shape) * dtype.itemsize], at)
+            storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        tensors = {}
+        for name, dtype, shape, _, place in layout:
+            array: Any = torch.empty(0, dtype=dtype, device="cpu")
+            tensors[name] = array.set_(storage, place // dtype.itemsize, shape)
         return tensors
 
 
@@ -197,7 +219,10 @@ def checksum(name: str, tensor: torch.Tensor) -> str:
 
 
 def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-    """Write a new file, tensors on the CPU and plain values of JSON, and wait until it is on the disk."""
+    """Write a new file, tensors on the CPU and plain values of JSON, and wait until it is on the disk.
+
+    Nobody may write to it, see above; who wants to change it replaces it.
+    """
     facts = json.dumps(metadata)
     sums = json.dumps({name: checksum(name, tensor) for name, tensor in tensors.items()})
     strings = {"made_by": _MARK, "facts": facts, "sums": sums, "facts_sum": fingerprint([], facts, sums)}
@@ -210,7 +235,7 @@ def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str,
         at = place[1]
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o400)
     with open(descriptor, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, tensor in ordered:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import re
 import reprlib
 import sys
@@ -86,8 +87,12 @@ def _mapping(kind: Any, content: dict[str, Any], where: str) -> Any:
     return types.MappingProxyType(found)
 
 
+#: The types of a dataclass's fields, from text that has to be compiled.
+_hints = functools.cache(typing.get_type_hints)
+
+
 def _dataclass(kind: Any, content: dict[str, Any], where: str) -> Any:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
     for key in (*names, *content):
         if key not in content or key not in names:

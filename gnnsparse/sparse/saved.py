@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
@@ -155,7 +156,8 @@ def _check_shared(shared: dict[str, torch.Tensor], facts: _Facts, nnz: int) -> N
 
 
 def _places(matrix: KernelCache, nonzeros: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = torch.searchsorted(matrix.csr.indptr, nonzeros, right=True) - 1
+    # By one thread: torch's waits for others, as long as they are busy.
+    rows = torch.from_numpy(np.searchsorted(matrix.csr.indptr.numpy(), nonzeros.numpy(), "right") - 1)
     ids = rows if matrix.row_ids is None else matrix.row_ids[rows].long()
     return ids, matrix.csr.indices[nonzeros].long()
 

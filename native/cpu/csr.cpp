@@ -4,8 +4,10 @@
 #include <atomic>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 #include "parallel.h"
@@ -13,16 +15,33 @@
 namespace gnnsparse::cpu {
 namespace {
 
+// Calls `body` with the elements behind their type, so that the compiler makes vectors of its
+// loops.
+template <class Body>
+auto with_elements(IndexArray values, Body body) {
+  return values.wide ? body(static_cast<const int64_t*>(values.data))
+                     : body(static_cast<const int32_t*>(values.data));
+}
+
+// The threads of a check that looks at each element once, which takes one thread a few milliseconds
+// at most below this count: others would not be awake, or wait for a core, before it is done.
+int threads_to_read(int64_t count, int threads) { return count < (1 << 22) ? 1 : threads; }
+
 // Runs `bad(i)` over [0, count) and returns the smallest i for which it holds, or -1.
 template <class Predicate>
 int64_t first_where(int64_t count, int threads, Predicate bad) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kBlock = 4096;  // is looked at without a branch for each element
   std::atomic<int64_t> first{kNone};
-  parallel_ranges(count, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (!bad(i)) continue;
+  parallel_ranges(count, threads_to_read(count, threads), [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; at += kBlock) {
+      const int64_t stop = std::min(end, at + kBlock);
+      int any = 0;  // no bool, of which gcc makes no vectors
+      for (int64_t i = at; i < stop; ++i) any |= bad(i);
+      if (any == 0) continue;
+      while (!bad(at)) ++at;
       int64_t seen = first.load(std::memory_order_relaxed);
-      while (i < seen && !first.compare_exchange_weak(seen, i)) {
+      while (at < seen && !first.compare_exchange_weak(seen, at)) {
       }
       return;
     }
@@ -47,48 +66,78 @@ inline int64_t fetch_increment(int64_t* counter) {
 }  // namespace
 
 int64_t first_out_of_range(IndexArray values, int64_t limit, int threads) {
-  const auto bound = static_cast<uint64_t>(limit);
-  return first_where(values.count, threads,
-                     [&](int64_t i) { return static_cast<uint64_t>(values[i]) >= bound; });
+  return with_elements(values, [&](const auto* elements) {
+    using Unsigned = std::make_unsigned_t<std::decay_t<decltype(*elements)>>;
+    const auto largest = std::numeric_limits<std::decay_t<decltype(*elements)>>::max();
+    if (limit > largest) {  // of 32 bits, so that negative values alone are out of range
+      return first_where(values.count, threads, [=](int64_t i) { return elements[i] < 0; });
+    }
+    const auto bound = static_cast<Unsigned>(limit);
+    return first_where(values.count, threads,
+                       [=](int64_t i) { return static_cast<Unsigned>(elements[i]) >= bound; });
+  });
 }
 
 int64_t first_decreasing(IndexArray indptr, int threads) {
-  return first_where(indptr.count - 1, threads,
-                     [&](int64_t i) { return indptr[i + 1] < indptr[i]; });
+  return with_elements(indptr, [&](const auto* offsets) {
+    return first_where(indptr.count - 1, threads,
+                       [=](int64_t i) { return offsets[i + 1] < offsets[i]; });
+  });
 }
 
 bool is_canonical(const int64_t* indptr, IndexArray indices, int64_t rows, int threads) {
-  return first_where(rows, threads, [&](int64_t row) {
-           for (int64_t e = indptr[row] + 1; e < indptr[row + 1]; ++e) {
-             if (indices[e] <= indices[e - 1]) return true;
-           }
-           return false;
-         }) < 0;
+  // Of all neighbours that do not ascend, none but those with a row's beginning between them are
+  // right: counting both takes no branch for each nonzero, and no loop for each row.
+  std::atomic<int64_t> inside{0};
+  threads = threads_to_read(indices.count, threads);
+  with_elements(indices, [&](const auto* columns) {
+    parallel_ranges(indices.count - 1, threads, [&](int64_t begin, int64_t end) {
+      int64_t found = 0;
+      for (int64_t e = begin; e < end; ++e) found += columns[e + 1] <= columns[e];
+      inside += found;
+    });
+    parallel_ranges(rows, threads, [&](int64_t begin, int64_t end) {
+      int64_t found = 0;
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t e = indptr[row];
+        found += e > 0 && e < indptr[row + 1] && columns[e] <= columns[e - 1];
+      }
+      inside -= found;
+    });
+  });
+  return inside == 0;
 }
 
 bool is_permutation(IndexArray values, int threads) {
-  if (threads <= 2) {
-    // A bit for each value stays in a core's cache where a byte does not.
-    std::vector<uint64_t> seen(values.count / 64 + 1, 0);
-    uint64_t repeated = 0;
-    for (int64_t i = 0; i < values.count; ++i) {
-      const auto value = static_cast<uint64_t>(values[i]);
-      if (value >= static_cast<uint64_t>(values.count)) return false;
-      const uint64_t bit = uint64_t{1} << (value % 64);
-      repeated |= seen[value / 64] & bit;
-      seen[value / 64] |= bit;
-    }
-    return repeated == 0;
-  }
-  if (first_out_of_range(values, values.count, threads) >= 0) return false;
-  std::vector<uint8_t> seen(values.count, 0);
-  parallel_ranges(values.count, threads, [&](int64_t begin, int64_t end) {
-    // Two threads write the same byte if a value repeats.
-    for (int64_t i = begin; i < end; ++i) {
-      __atomic_store_n(&seen[values[i]], uint8_t{1}, __ATOMIC_RELAXED);
-    }
+  constexpr int kMostThreads = 8;  // each has a bit for every value, which stay in a core's cache
+  const auto count = static_cast<uint64_t>(values.count);
+  const int parts = threads_to_read(values.count, std::min(threads, kMostThreads));
+  std::vector<uint64_t> seen(count / 64 + 1, 0);
+  std::mutex lock;
+  std::atomic<bool> right{true};
+  with_elements(values, [&](const auto* elements) {
+    parallel_ranges(values.count, parts, [&](int64_t begin, int64_t end) {
+      std::vector<uint64_t> own(seen.size(), 0);
+      uint64_t repeated = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        const auto value = static_cast<uint64_t>(static_cast<int64_t>(elements[i]));
+        if (value >= count) {
+          right = false;
+          return;
+        }
+        const uint64_t bit = uint64_t{1} << (value % 64);
+        repeated |= own[value / 64] & bit;
+        own[value / 64] |= bit;
+      }
+      const std::lock_guard<std::mutex> guard(lock);
+      for (size_t word = 0; word < own.size(); ++word) {
+        repeated |= seen[word] & own[word];
+        seen[word] |= own[word];
+      }
+      if (repeated != 0) right = false;
+    });
   });
-  return std::find(seen.begin(), seen.end(), uint8_t{0}) == seen.end();
+  return right;
 }
 
 int64_t coo_to_csr(IndexArray row, IndexArray col, int64_t rows, int64_t* indptr, int32_t* indices,

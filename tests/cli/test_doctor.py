@@ -26,6 +26,7 @@ from gnnsparse.plan import KERNELS
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import Device
 from gnnsparse.testing import random_graph
+from tests.helpers import overwrite
 
 
 def texts(section: Section, level: str) -> list[str]:
@@ -144,7 +145,7 @@ def test_a_damaged_file_of_the_cache_is_named(own_cache: Path, at: int) -> None:
     (file,) = own_cache.glob("*.safetensors")
     content = bytearray(file.read_bytes())
     content[at] ^= 0xFF
-    file.write_bytes(content)
+    overwrite(file, content)
     section = doctor.check_cache()
     assert list(section.facts["damaged"]) == [file.name]
     assert any(file.name in text for text in texts(section, NOTE))

@@ -22,7 +22,7 @@ from gnnsparse.distributed.shard import Shard, ShardRecipe, content_of, load_sha
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
-from tests.helpers import dense_matrix
+from tests.helpers import dense_matrix, overwrite
 
 METHODS = [method for method in PARTITIONS if method != "auto"]
 
@@ -171,7 +171,7 @@ def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Pat
     file = max(tmp_path.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     damaged = bytearray(file.read_bytes())
     damaged[-3] ^= 1
-    file.write_bytes(damaged)
+    overwrite(file, damaged)
     assert sum(cache.problem_of(entry, check_cached) is not None for entry in cache.entries()) == 1
     with pytest.warns(CacheWarning, match="damaged"):
         again = [load_shard(graph, recipe, rank, GraphCache(tmp_path), content)[1] for rank in range(3)]

@@ -13,6 +13,7 @@ from gnnsparse.runtime.cache_files import open_file, write_file
 from papers.decode import read_records
 from tests.fuzz.common import Draw
 from tests.fuzz.mutations import mutate, mutate_array
+from tests.helpers import overwrite
 
 #: Arrays whose content is known to be right by the checksum alone.
 _VALUES = ("values", "row_scale", "col_scale", "residual_values", "edge_map", "zero_ptr", "zero_cols")
@@ -42,12 +43,12 @@ def damage_file(path: Path, other: bytes, draw: Draw) -> Damaged:
 
 def _bytes(path: Path, other: bytes, draw: Draw) -> Damaged:
     """Changes bytes, or the header; white space in it means nothing, so that nobody need notice that."""
-    path.write_bytes(mutate(draw, path.name, path.read_bytes()))
+    overwrite(path, mutate(draw, path.name, path.read_bytes()))
     return Damaged("other bytes")
 
 
 def _other_graph(path: Path, other: bytes, draw: Draw) -> Damaged:
-    path.write_bytes(other)
+    overwrite(path, other)
     return Damaged("the file of another graph under this name")
 
 
@@ -123,7 +124,9 @@ def _replace(path: Path, other: bytes, draw: Draw) -> Damaged:
         os.chmod(path, draw.choice((0o000, 0o200, 0o444, 0o777)))
         return Damaged("the same")  # the superuser reads it nevertheless
     if kind == "sparse":
+        os.chmod(path, 0o600)
         os.truncate(path, 2**40)
+        os.chmod(path, 0o400)
         return Damaged("a file of a terabyte that is not there")
     path.unlink()
     if kind == "gone":

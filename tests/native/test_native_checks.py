@@ -365,6 +365,49 @@ def test_more_wrong_arguments(message: str, call: Callable[[], Any]) -> None:
         call()
 
 
+@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_checks_of_indices_find_the_first_wrong_one(dtype: torch.dtype, threads: int) -> None:
+    """In few elements, and in so many that threads share them."""
+    draw = torch.Generator().manual_seed(threads)
+    for count in (0, 1, 7, 5000, 2**22 + 10_000):
+        values = torch.randperm(count, generator=draw).to(dtype)
+        assert _native.first_out_of_range(values, count, threads) == -1
+        assert _native.is_permutation(values, threads)
+        assert _native.first_out_of_range(values, 2**40, threads) == -1
+        for wrong in (-1, count, 2**31 - 1) if count > 1 else ():
+            first, second = sorted(torch.randint(count, (2,), generator=draw).tolist())
+            changed = values.clone()
+            changed[[first, second]] = wrong
+            assert _native.first_out_of_range(changed, count, threads) == first
+            assert not _native.is_permutation(changed, threads)
+            assert _native.first_out_of_range(changed, 2**40, threads) == (first if wrong < 0 else -1)
+        if count > 1:
+            first, second = torch.randperm(count, generator=draw)[:2].tolist()
+            repeated = values.clone()
+            repeated[first] = values[second]
+            assert not _native.is_permutation(repeated, threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("nnz", [0, 40, 2**22 + 10_000])
+def test_rows_that_do_not_ascend_are_seen(nnz: int, threads: int) -> None:
+    """With empty rows at both ends and between others, each of which may begin where it likes."""
+    draw = torch.Generator().manual_seed(nnz)
+    ends = torch.randint(nnz + 1, (max(nnz // 5, 3),), generator=draw).sort().values
+    indptr = torch.cat([torch.zeros(3, dtype=torch.int64), ends, torch.full((2,), nnz)])
+    starts = torch.repeat_interleave(indptr[:-1], indptr.diff())
+    places = torch.arange(nnz) - starts
+    indices = (2 * places + (starts * 7919) % 5).int()
+    assert _native.is_canonical(indptr, indices, threads)
+    inside = places.nonzero().flatten()
+    for at in inside[torch.randint(max(len(inside), 1), (5,), generator=draw)].tolist() if nnz else ():
+        for change in (0, -1):
+            changed = indices.clone()
+            changed[at] = changed[at - 1] + change
+            assert not _native.is_canonical(indptr, changed, threads)
+
+
 @pytest.mark.parametrize(
     "junk", [0, 8, "a", b"x", [1], object(), torch.zeros(3).to_sparse(), torch.float32, torch.zeros(2, 2, 2)]
 )

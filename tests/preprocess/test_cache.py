@@ -19,6 +19,7 @@ import torch
 import gnnsparse
 from gnnsparse.cli.main import main
 from gnnsparse.runtime import cache as cache_module
+from gnnsparse.runtime import cache_files
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
 from tests.fuzz.cache import Folder
@@ -80,13 +81,55 @@ def test_keys_tell_parameters_apart(own_cache: Path) -> None:
     assert not gnnsparse.prepare(random_graph(150, 150, 0.05, seed=4, weighted=False), values="gcn").cache_hit
 
 
+@pytest.fixture
+def small_files_are_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones always are."""
+    monkeypatch.setattr(cache_files, "_LEAST_MAPPED", 0)
+
+
+def is_mapped(path: Path) -> bool:
+    return str(path) in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.usefixtures("small_files_are_mapped")
 @pytest.mark.parametrize("content", [b"", b"\xff" * 1000, b"\xff" * 100_000])
 def test_a_file_that_is_changed_while_it_is_in_use(own_cache: Path, content: bytes) -> None:
     """Of a memory-mapped file that was cut short, the next access would end the process."""
     prepare()
+    files(own_cache)[0].chmod(0o600)  # as it is written, nobody may write to it
     hit = prepare()
     assert hit.cache_hit
     files(own_cache)[0].write_bytes(content)
+    assert same(results(hit), RESULTS)
+
+
+@pytest.mark.usefixtures("small_files_are_mapped")
+def test_a_mapped_file_is_replaced_and_removed_while_it_is_in_use(own_cache: Path) -> None:
+    prepare()
+    path = the_file(own_cache)
+    content, descriptors = path.read_bytes(), len(os.listdir("/proc/self/fd"))
+    hits = [prepare() for _ in range(3)]
+    assert all(hit.cache_hit for hit in hits)
+    assert is_mapped(path) == (os.major(path.stat().st_dev) != 0)
+    assert len(os.listdir("/proc/self/fd")) == descriptors, "a mapping needs none"
+    assert path.stat().st_mode & 0o222 == 0
+    hits.pop().kernels.csr.indices.zero_()
+    assert path.read_bytes() == content, "arrays are the process's own"
+    path.unlink()
+    prepare(values="mean")
+    assert GraphCache(own_cache).clear() == 1
+    prepare()
+    assert all(same(results(hit), RESULTS) for hit in hits)
+
+
+@pytest.mark.usefixtures("small_files_are_mapped")
+def test_files_on_a_network_are_read(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine may remove them, so that there is nothing left to map."""
+    monkeypatch.setattr(os, "major", lambda _: 0)
+    prepare()
+    hit = prepare()
+    assert hit.cache_hit
+    assert not is_mapped(the_file(own_cache))
     assert same(results(hit), RESULTS)
 
 

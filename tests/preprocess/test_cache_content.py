@@ -15,11 +15,12 @@ from safetensors.torch import save
 
 import gnnsparse
 from gnnsparse.cli.main import main
+from gnnsparse.runtime import cache_files
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.runtime.cache_files import open_file, write_file
 from gnnsparse.sparse.saved import check_file
 from gnnsparse.testing import random_graph
-from tests.helpers import short_rows
+from tests.helpers import overwrite, short_rows
 
 GRAPH = short_rows()
 FORMATS = {
@@ -35,6 +36,12 @@ MISSING = "missing"
 
 def prepare(**options: Any) -> gnnsparse.SparseOperand:
     return gnnsparse.prepare(GRAPH, **{"reorder": "degree", **options})
+
+
+@pytest.fixture(params=[0, 2**20], ids=["mapped", "read"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file is mapped, as large ones are, or read."""
+    monkeypatch.setattr(cache_files, "_LEAST_MAPPED", request.param)
 
 
 def the_file(folder: Path) -> Path:
@@ -202,11 +209,12 @@ def test_a_header_that_is_none_or_has_a_senseless_array(own_cache: Path, header:
     end = 8 + int.from_bytes(data[:8], "little")
     is_text = isinstance(header, str)
     text = header if is_text else json.dumps({**json.loads(data[8:end]), "forward.indptr": header})
-    path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + data[end:])
+    overwrite(path, len(text).to_bytes(8, "little") + text.encode() + data[end:])
     assert main(["cache", "ls"]) == 0
     assert_rebuilt(own_cache, "its header is" if is_text else "is damaged")
 
 
+@pytest.mark.usefixtures("either_way")
 def test_other_bytes_than_were_written(own_cache: Path) -> None:
     """Parts of a file, flipped bits, what follows its end, and files of others."""
     prepare()
@@ -218,12 +226,13 @@ def test_other_bytes_than_were_written(own_cache: Path) -> None:
     for at in (*draw.sample(range(header), 60), *draw.sample(range(header, len(data)), 40)):
         contents.append(data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :])
     for content in contents:
-        path.write_bytes(content)
+        overwrite(path, content)
         assert_rebuilt(own_cache, "is damaged|its header")
         for kept in own_cache.glob("*.damaged"):  # of which there are at most a few without the mark
             kept.unlink()
 
 
+@pytest.mark.usefixtures("either_way")
 def test_the_file_of_another_graph(own_cache: Path) -> None:
     """It is valid, but not what its name says."""
     gnnsparse.prepare(random_graph(80, 80, 0.1, weighted=False, seed=4))
@@ -231,7 +240,7 @@ def test_the_file_of_another_graph(own_cache: Path) -> None:
     content = other.read_bytes()
     other.unlink()
     prepare()
-    the_file(own_cache).write_bytes(content)
+    overwrite(the_file(own_cache), content)
     assert_rebuilt(own_cache, "stored under another name")
 
 
