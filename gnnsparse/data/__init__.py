@@ -18,6 +18,7 @@ from gnnsparse.data.custom.load import (
     CUSTOM_FORMATS,
     dataset_of_edges,
     dataset_of_graphs,
+    dataset_of_hetero,
     dataset_of_pyg,
     load_custom,
 )
@@ -44,7 +45,7 @@ from gnnsparse.data.large.tables import build_graph_of_tables
 from gnnsparse.data.long_range_arena import LISTOPS_TOKENS, load_listops, load_text_bytes
 from gnnsparse.data.matrix_files import load_matrix
 from gnnsparse.data.sources import DatasetUnavailableError, data_folder
-from gnnsparse.data.typed import TypedLinkDataset, TypedNodeDataset, dataset_of_hetero
+from gnnsparse.data.typed import TypedLinkDataset, TypedNodeDataset
 from gnnsparse.registry import discover
 
 __all__ = [

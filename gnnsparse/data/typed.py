@@ -11,7 +11,7 @@ import torch
 from gnnsparse.data.datasets import WithTargets, check_finite, check_text_names
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_tensor
 from gnnsparse.formats.csr import are_in, check_range
-from gnnsparse.sparse.typed import Relation, TypedGraph, is_hetero_data, read_typed
+from gnnsparse.sparse.typed import Relation, TypedGraph
 
 #: The scores of ranked links by which the best epoch can be chosen.
 RANKING_METRICS = ("mrr", "hits")
@@ -273,58 +273,3 @@ class TypedLinkDataset(_OfTypedGraph):
                 bad_value("train_edges", f"join source {source} to all targets; accepted: not to all")
             drawn[here] = free[torch.randint(len(free), (len(here),), generator=generator)]
         return drawn.view(-1, count)
-
-
-def dataset_of_hetero(data: Any, target: str | None = None) -> TypedNodeDataset:
-    """Make a data set of nodes of a torch_geometric.data.HeteroData.
-
-    Args:
-        data: the graph, on any device: edge_index of each relation; x of types of nodes, of which others get
-            embeddings; of one type y, and train_mask, val_mask and test_mask; and if nodes have whole numbers
-            as times, `time`.
-        target: the type whose nodes are learned; None: the one with y and train_mask.
-
-    Returns:
-        The data set, on the CPU. Integers are classes, 0 and 1 in several columns of floating-point numbers
-        are labels, and other such numbers are to be predicted.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: no type or several have y and train_mask, an attribute is missing, or it is of another
-            shape or holds what a model can't be trained on.
-    """
-    if not is_hetero_data(data):
-        bad_type("data", data, "a torch_geometric.data.HeteroData")
-    graph: Any = read_typed(data)
-    if target is None:
-        labelled = [kind for kind in data.node_types if data[kind].get("y") is not None]
-        masked = [kind for kind in labelled if data[kind].get("train_mask") is not None]
-        if len(found := masked or labelled) != 1:
-            have = f"{' and '.join(map(repr, found))} have" if found else "no type of nodes has"
-            bad_value("data", f"{have} y; accepted: y and train_mask of one type, or target=, that type")
-        target = found[0]
-    own = data[check_choice("target", target, data.node_types)]
-    needed = {name: own.get(name) for name in ("y", "train_mask", "val_mask", "test_mask")}
-    for name, value in needed.items():
-        if not isinstance(value, torch.Tensor):
-            what = "targets of the nodes" if name == "y" else "bool [nodes]"
-            bad_value(f"data[{target!r}].{name}", f"is missing; accepted: {what}")
-    y, train, val, test = (value.cpu() for value in needed.values())
-    y = y[:, 0] if y.dim() == 2 and y.shape[1] == 1 else y
-    is_class = not y.is_floating_point()
-    labels = not is_class and y.dim() == 2 and bool(((y == 0) | (y == 1) | y.isnan()).all())
-    count = int(y.max()) + 1 if is_class and y.numel() else 1 if y.dim() == 1 else y.shape[1]
-    of_types = [(kind, data[kind]) for kind in data.node_types]
-    times = {kind: of.time.cpu().long() for kind, of in of_types if _has_times(of)}
-    return TypedNodeDataset(
-        "data", graph.to("cpu"),
-        {kind: of.x.cpu().float() for kind, of in of_types if of.get("x") is not None},
-        target, y.long() if is_class else y.float(), train, val, test, count,
-        "accuracy" if is_class else "micro_f1" if labels else "mae",
-        times=times if target in times else None,
-    )  # fmt: skip
-
-
-def _has_times(of_type: Any) -> bool:
-    times = of_type.get("time")
-    return isinstance(times, torch.Tensor) and times.dim() == 1 and not times.is_floating_point()

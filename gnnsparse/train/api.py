@@ -20,7 +20,6 @@ import torch.distributed as dist
 from gnnsparse.data.custom.edges import features_of_attr, is_of_edges
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.pyg_lists import divided, graphs_of, is_many
-from gnnsparse.data.typed import dataset_of_hetero
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.nn.edge_head import EdgeHead, EdgeScorer
 from gnnsparse.precision import Precision
@@ -379,11 +378,11 @@ def fit(
             gnnsparse.train.tasks). Of edges, one of nodes returns embeddings [nodes, any], and
             `Fitted.model` has it as `encoder`, and a `head` on both ends and the features of an edge.
         data: a torch_geometric.data.Data with x, y and edge_index (see gnnsparse.data.dataset_of_pyg), or
-            edge_label in place of y (see gnnsparse.data.dataset_of_edges); a HeteroData, with y and masks of
-            one type (see gnnsparse.data.dataset_of_hetero); a list or a data set of PyG of
-            such graphs, each with a y (see gnnsparse.data.dataset_of_graphs); or a NodeDataset (see
-            gnnsparse.data.load_custom), GraphDataset, EdgeDataset, LinkDataset, SequenceDataset,
-            TypedNodeDataset or TypedLinkDataset of gnnsparse.data.
+            edge_label in place of y (see gnnsparse.data.dataset_of_edges); a HeteroData, with y of one type
+            (see gnnsparse.data.dataset_of_hetero); a list or a data set of PyG of Data, each with a y (see
+            gnnsparse.data.dataset_of_graphs); or a NodeDataset (see gnnsparse.data.load_custom),
+            GraphDataset, EdgeDataset, LinkDataset, SequenceDataset, TypedNodeDataset or TypedLinkDataset of
+            gnnsparse.data.
         epochs: number of epochs.
         lr: learning rate.
         weight_decay: factor of the L2 penalty.
@@ -413,7 +412,7 @@ def fit(
         values: weights of the operand, "gcn", "mean" or None as in `gnnsparse.prepare`; "auto": those that
             the model's layers need.
         split: of PyG's Data, see gnnsparse.data.load_custom: "auto" takes the masks that there are.
-        target: of a HeteroData the type whose nodes are learned; None: the one with y and train_mask.
+        target: of a HeteroData the type whose nodes are learned; None: the one with y.
         progress: whether a progress bar is shown if the output is a terminal.
 
     Returns:
@@ -435,6 +434,7 @@ def fit(
         check_integer("seed", seed, 0, "an integer from 0 on, or None", 2**63 - 1)
     check_flag("progress", progress)
     try:
+        from gnnsparse.data import dataset_of_hetero
         from gnnsparse.distributed.training import Peers
         from gnnsparse.train.fitting import fit as train
         from gnnsparse.train.sampled import check_blocks
@@ -452,11 +452,12 @@ def fit(
         bad_value(
             "target", f"got {target!r} for a {type(data).__name__}; accepted: None, and a HeteroData's type"
         )
-    if is_hetero_data(data):
-        data = dataset_of_hetero(data, target)
     kind = inputs_of(encoder) if inputs == "auto" else inputs
     takes_edges = kind == "operand" and takes_edge_features(encoder)
-    dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS, kind, takes_edges)
+    drawn = 0 if seed is None else seed
+    if is_hetero_data(data):
+        data, split = dataset_of_hetero(data, target=target, split=split, seed=drawn), "auto"
+    dataset, task = _dataset(data, split, drawn, TASKS, kind, takes_edges)
     peers = None
     if group is not None:
         control = group if dist.get_backend(group) == "gloo" else dist.new_group(backend="gloo")

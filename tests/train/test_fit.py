@@ -239,7 +239,7 @@ def test_other_data() -> None:
     for call, message in (
         (
             lambda: gnnsparse.fit(Stack(GCNConv), tensors()),
-            "torch_geometric.data.Data, a list of them, or a gnnsparse",
+            "torch_geometric.data.Data or HeteroData, a list of Data, or a gnnsparse",
         ),
         (lambda: dataset_of_pyg(tensors()), "torch_geometric.data.Data with edge_index"),
     ):

@@ -42,12 +42,13 @@ from gnnsparse.data.custom.readers import (
     read_matrix,
 )
 from gnnsparse.data.custom.tables import ENDINGS, read_typed_tables
-from gnnsparse.data.custom.typed import build_typed, read_ogb
+from gnnsparse.data.custom.typed import build_typed, content_of_typed, read_ogb
 from gnnsparse.data.datasets import EdgeDataset, GraphDataset, LinkDataset, NodeDataset
 from gnnsparse.data.large.folder import HEADER
 from gnnsparse.data.typed import TypedLinkDataset, TypedNodeDataset
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, path_of
 from gnnsparse.preprocess.source import is_pyg_data
+from gnnsparse.sparse.typed import is_hetero_data
 
 _log = logging.getLogger("gnnsparse.data")
 
@@ -365,6 +366,39 @@ def dataset_of_pyg(data: Any, *, edge_features: bool = False, **options: Any) ->
 
     dataset: NodeDataset = _of_pyg(data, read, options)
     return dataset
+
+
+def dataset_of_hetero(data: Any, *, target: str | None = None, **options: Any) -> TypedNodeDataset:
+    """Make a data set of nodes of a torch_geometric.data.HeteroData, as `load_custom` does of a saved one.
+
+    Args:
+        data: the graph, on any device: edge_index of each relation; x of types of nodes, of which others get
+            embeddings; and of one type y, and if there are such train_mask, val_mask and test_mask.
+        target: the type whose nodes are learned; None: the one with y, of several the one with masks.
+        options: those of `dataset_of_pyg`. Edges are as they are, unless directed=False.
+
+    Returns:
+        The data set, on the CPU.
+
+    Raises:
+        TypeError: an argument is of another type, or there is no such option.
+        ValueError: no type or several have y, or as `dataset_of_pyg`.
+    """
+    if not is_hetero_data(data):
+        bad_type("data", data, "a torch_geometric.data.HeteroData")
+    content = content_of_typed(data.to_dict())
+    if target is None:
+        labelled = [kind for kind, own in content.nodes.items() if own.y is not None]
+        found = [kind for kind in labelled if content.nodes[kind].masks] or labelled
+        if len(found) != 1:
+            have = f"{' and '.join(map(repr, found))} have" if found else "no type of nodes has"
+            bad_value("data", f"{have} y; accepted: y and masks of one type, or target=, the type to learn")
+        target = found[0]
+    check_choice("target", target, list(content.nodes))
+    given = FileOptions(nodes=target, task="typed_node", **{"directed": True, **options})
+    dataset: Any = build_typed("data", content, given)
+    made: TypedNodeDataset = dataset
+    return made
 
 
 def dataset_of_edges(data: Any, **options: Any) -> EdgeDataset:
