@@ -34,21 +34,9 @@ from gnnsparse.train.tasks.node import FullGraphData, NodeTask
 from models import MODELS
 
 __all__ = [
-    "BATCH",
-    "FEATURES",
-    "SIZES",
-    "Case",
-    "KernelSums",
-    "Runs",
-    "Waits",
-    "captured",
-    "environment",
-    "full_graph",
-    "launched",
-    "sampled",
-    "store_graph",
-    "stored_graph",
-]
+    "BATCH", "FEATURES", "SIZES", "Case", "KernelSums", "Runs", "Waits", "captured", "environment",
+    "full_graph", "launched", "sampled", "store_graph", "stored_graph",
+]  # fmt: skip
 
 #: Steps before those that are profiled, as many as `scaling_steps.WARMUP`, and one in which the profiler
 #: itself starts; steps that are profiled; kernels that are named.

@@ -31,24 +31,7 @@ from gnnsparse.train.api import Fitted, fit
 __version__ = "0.1.0"
 
 __all__ = [
-    "CacheWarning",
-    "Fitted",
-    "Plan",
-    "Precision",
-    "SparseGraph",
-    "SparseOperand",
-    "StoredFeatures",
-    "TypedGraph",
-    "aggregate_edges",
-    "attention",
-    "edge_softmax",
-    "fit",
-    "graph_attention",
-    "load",
-    "masks",
-    "prepare",
-    "reorder",
-    "sddmm",
-    "spmm",
-    "store_features",
-]
+    "CacheWarning", "Fitted", "Plan", "Precision", "SparseGraph", "SparseOperand", "StoredFeatures",
+    "TypedGraph", "aggregate_edges", "attention", "edge_softmax", "fit", "graph_attention", "load", "masks",
+    "prepare", "reorder", "sddmm", "spmm", "store_features",
+]  # fmt: skip

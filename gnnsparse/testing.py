@@ -33,15 +33,9 @@ from torch.utils._pytree import tree_map
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
-    "Errors",
-    "assert_accurate",
-    "assert_all_accurate",
-    "in_float64",
-    "measure_errors",
-    "random_graph",
-    "rounding_errors",
-    "with_gradients",
-]
+    "Errors", "assert_accurate", "assert_all_accurate", "in_float64", "measure_errors", "random_graph",
+    "rounding_errors", "with_gradients",
+]  # fmt: skip
 
 _Module = TypeVar("_Module", bound=torch.nn.Module)
 #: The size of one float32 rounding, as the root of the mean square: a relative error is at most half of eps.

@@ -17,18 +17,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 __all__ = [
-    "COMMANDS",
-    "PREDICTION_ENDINGS",
-    "SUBJECTS",
-    "Parser",
-    "add_cache_arguments",
-    "add_predict_arguments",
-    "check_folder",
-    "file_option",
-    "main",
-    "make_parser",
-    "wait_passively",
-]
+    "COMMANDS", "PREDICTION_ENDINGS", "SUBJECTS", "Parser", "add_cache_arguments", "add_predict_arguments",
+    "check_folder", "file_option", "main", "make_parser", "wait_passively",
+]  # fmt: skip
 
 #: The subcommands, with their help.
 COMMANDS = {

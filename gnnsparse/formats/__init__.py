@@ -22,21 +22,9 @@ from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.registry import discover
 
 __all__ = [
-    "ARRAYS",
-    "FORMAT_NAMES",
-    "PRESETS",
-    "ArrayRule",
-    "BlockedMatrix",
-    "FormatSpec",
-    "Preset",
-    "WindowPolicy",
-    "check_blocked",
-    "check_precision",
-    "exclusive_preset",
-    "format_spec",
-    "operations",
-    "register_preset",
+    "ARRAYS", "FORMAT_NAMES", "PRESETS", "ArrayRule", "BlockedMatrix", "FormatSpec", "Preset", "WindowPolicy",
+    "check_blocked", "check_precision", "exclusive_preset", "format_spec", "operations", "register_preset",
     "require_operation",
-]
+]  # fmt: skip
 
 discover(__name__)

@@ -29,38 +29,12 @@ from gnnsparse.registry import discover
 
 # Type checkers see the names that are imported above; `find_layers` adds the layers of other files.
 __all__ = [
-    "AGNNConv",
-    "CGConv",
-    "EdgeConv",
-    "FAConv",
-    "FiLMConv",
-    "GATConv",
-    "GATv2Conv",
-    "GCNConv",
-    "GENConv",
-    "GINConv",
-    "GINEConv",
-    "GatedGCNConv",
-    "GraphConv",
-    "HANConv",
-    "HGTConv",
-    "InteractionBlock",
-    "KeyValueCache",
-    "PNAConv",
-    "PointNetConv",
-    "RGATConv",
-    "RGCNConv",
-    "ResGatedGraphConv",
-    "SAGEConv",
-    "SparseAttention",
-    "SparseLinear",
-    "TransformerConv",
-    "TransformerEncoder",
-    "TransformerEncoderLayer",
-    "dropout",
-    "edge_bias",
-    "pool_graphs",
-]
+    "AGNNConv", "CGConv", "EdgeConv", "FAConv", "FiLMConv", "GATConv", "GATv2Conv", "GCNConv", "GENConv",
+    "GINConv", "GINEConv", "GatedGCNConv", "GraphConv", "HANConv", "HGTConv", "InteractionBlock",
+    "KeyValueCache", "PNAConv", "PointNetConv", "RGATConv", "RGCNConv", "ResGatedGraphConv", "SAGEConv",
+    "SparseAttention", "SparseLinear", "TransformerConv", "TransformerEncoder", "TransformerEncoderLayer",
+    "dropout", "edge_bias", "pool_graphs",
+]  # fmt: skip
 
 
 def find_layers() -> None:

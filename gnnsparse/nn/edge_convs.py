@@ -14,7 +14,7 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, chec
 from gnnsparse.nn.adjacency import Preparation, Recipe, check_edges
 from gnnsparse.nn.aggregation import AGGREGATIONS
 from gnnsparse.nn.edges import EdgeLayer, both, by_activation, edge_rows, optional_rows, reset
-from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size
+from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_edge_dim, check_nodes, graph_size
 from gnnsparse.ops import aggregate_edges
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
@@ -75,8 +75,8 @@ class ResGatedGraphConv(EdgeLayer):
         super().__init__(precision)
         self.in_channels, self._channels = in_channels, check_channels(in_channels)
         self.out_channels = check_integer("out_channels", out_channels, most=MOST_FEATURES)
-        self.act, self.edge_dim = act, edge_dim
-        of_edges = 0 if edge_dim is None else check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+        self.act, self.edge_dim = act, check_edge_dim(edge_dim)
+        of_edges = edge_dim or 0
         sources, targets = self._channels
         self.lin_key = torch.nn.Linear(targets + of_edges, out_channels)
         self.lin_query = torch.nn.Linear(sources + of_edges, out_channels)
@@ -123,8 +123,8 @@ class ResGatedGraphConv(EdgeLayer):
         edges = optional_rows(operand, edge_attr, self.edge_dim, self.lin_key.weight)
         key, query, value = self.lin_key, self.lin_query, self.lin_value
         (w_k, e_k), (w_q, e_q), (w_v, e_v) = (
-            (w[:, :width], w[:, width:])
-            for w, width in zip((key.weight, query.weight, value.weight), self._widths, strict=True)
+            linear.weight.tensor_split([x.shape[1]], dim=1)
+            for linear, x in ((key, targets), (query, sources), (value, sources))
         )
         terms: dict[str, Any] = {
             "k_i": F.linear(targets, w_k, key.bias), "q_j": F.linear(sources, w_q, query.bias),
@@ -138,11 +138,6 @@ class ResGatedGraphConv(EdgeLayer):
         if self.lin_skip is not None:
             out = out + self.lin_skip(targets)
         return out if self.bias is None else out + self.bias.to(out.dtype)
-
-    @property
-    def _widths(self) -> tuple[int, int, int]:
-        sources, targets = self._channels
-        return targets, sources, sources
 
 
 @fixed
@@ -486,11 +481,9 @@ class GENConv(EdgeLayer):
         eps_of_messages = torch.tensor([eps], dtype=torch.float32, device=None)
         self.register_buffer("eps_of_messages", eps_of_messages, persistent=False)
         sources, targets = self._channels
-        self.edge_dim = edge_dim
+        self.edge_dim = check_edge_dim(edge_dim)
         check_flag("bias", bias)
         linear: Callable[[Any], torch.nn.Linear] = lambda width: torch.nn.Linear(width, out, bias)  # noqa: E731
-        if edge_dim is not None:
-            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
         self.lin_src = linear(sources) if sources != out else None
         self.lin_edge = linear(edge_dim) if edge_dim not in (None, out) else None
         self.lin_dst = linear(targets) if targets != out else None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_value, check_flag, check_integer, check_share
+from gnnsparse.errors import bad_value, check_flag, check_share
 from gnnsparse.nn.adjacency import (
     GraphLayer,
     Preparation,
@@ -21,9 +21,9 @@ from gnnsparse.nn.adjacency import (
     with_copies,
 )
 from gnnsparse.nn.inputs import (
-    MOST_FEATURES,
     Nodes,
     check_channels,
+    check_edge_dim,
     check_features,
     check_heads,
     is_plain_linear,
@@ -111,11 +111,7 @@ class Edges:
         `weight` [.., edge_dim] will be multiplied by them; `fill` gives those of self-loops. An operand has
         them in the order of the edges that it was made from, which must not be repeated.
         """
-        if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
-            edge_attr = edge_attr[:, None]
-        edge_attr = check_features("edge_attr", edge_attr, weight.shape[1], weight)
-        if edge_attr.shape[0] != self.count:
-            bad_value("edge_attr", f"is of {edge_attr.shape[0]} edges; accepted: {self.count}, all edges")
+        edge_attr = edge_rows(self.operand, edge_attr, weight.shape[1], weight, self.count)
         order = order_of(self.operand)
         if order.has_repeats:
             bad_value(
@@ -199,9 +195,7 @@ class EdgeAttention(GraphLayer):
         self.out_channels, self.heads = out_channels, heads
         self.concat = check_flag("concat", concat)
         self.dropout = check_share("dropout", dropout)
-        self.edge_dim = edge_dim
-        if edge_dim is not None:
-            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+        self.edge_dim = check_edge_dim(edge_dim)
         check_flag("bias", bias)
 
     def _make_edge_linear(self) -> torch.nn.Linear | None:
@@ -319,14 +313,16 @@ def by_activation(
 
 
 def edge_rows(
-    operand: SparseOperand, edge_attr: Any, features: int, parameter: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return edge features [edges, features], or raise; a single feature may have one dimension."""
+    operand: SparseOperand, edge_attr: Any, features: int, parameter: torch.Tensor | None = None,
+    edges: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Return features [edges, features], or raise; a single one may have one dimension; None: all edges."""
+    edges = operand.num_edges if edges is None else edges
     if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
         edge_attr = edge_attr[:, None]
     edge_attr = check_features("edge_attr", edge_attr, features, parameter, device=operand.device)
-    if edge_attr.shape[0] != operand.num_edges:
-        bad_value("edge_attr", f"is of {edge_attr.shape[0]} edges; accepted: {operand.num_edges}, all edges")
+    if edge_attr.shape[0] != edges:
+        bad_value("edge_attr", f"is of {edge_attr.shape[0]} edges; accepted: {edges}, all edges")
     return edge_attr
 
 

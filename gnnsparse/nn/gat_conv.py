@@ -13,6 +13,7 @@ from gnnsparse.nn.edges import (
     Edges,
     Fill,
     attend,
+    both,
     glorot_,
     joined,
     side_by_side,
@@ -308,9 +309,7 @@ class GATv2Conv(_GatLayer):
         Arguments, results and errors are those of GATConv.forward, but the features of targets are needed.
         """
         nodes = check_nodes(x, self._channels, self.att)
-        sources, targets = nodes
-        if targets is None:
-            bad_value("x", "has no features of targets; accepted: features of sources and of targets")
+        sources, targets = both(nodes)
         size = graph_size(nodes, None, adj)
         want = wants_weights(return_attention_weights)
         edges, features = self._edges(adj, size, edge_attr)

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn.edges import EdgeLayer, both, optional_rows
 from gnnsparse.nn.functional import dropout
-from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size
+from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_edge_dim, check_nodes, graph_size
 from gnnsparse.ops import aggregate_edges
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
@@ -72,14 +72,14 @@ class GatedGCNConv(EdgeLayer):
         super().__init__(precision)
         self.in_channels, self._channels = in_channels, check_channels(in_channels)
         self.out_channels = check_integer("out_channels", out_channels, most=MOST_FEATURES)
-        self.edge_dim, self.C = edge_dim, None
+        self.edge_dim, self.C = check_edge_dim(edge_dim), None
         self.residual = check_flag("residual", residual)
         self.dropout = check_share("dropout", dropout)
         sources, targets = self._channels
         self.A = torch.nn.Linear(targets, out_channels)
         self.B = torch.nn.Linear(sources, out_channels)
         if edge_dim is not None:
-            self.C = torch.nn.Linear(check_integer("edge_dim", edge_dim, most=MOST_FEATURES), out_channels)
+            self.C = torch.nn.Linear(edge_dim, out_channels)
         self.D = torch.nn.Linear(sources, out_channels)
         self.E = torch.nn.Linear(targets, out_channels)
         norm = lambda: torch.nn.BatchNorm1d(out_channels) if batch_norm else None  # noqa: E731

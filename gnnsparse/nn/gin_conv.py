@@ -7,12 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_number
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_number
 from gnnsparse.nn.aggregation import neighbours_of, product_first
 from gnnsparse.nn.edges import EdgeLayer, edge_rows
 from gnnsparse.nn.inputs import (
-    MOST_FEATURES,
     Nodes,
+    check_edge_dim,
     check_features,
     check_nodes,
     graph_size,
@@ -178,9 +178,8 @@ class GINEConv(_Isomorphism):
         precision: Precision | str | None = None,
     ) -> None:
         super().__init__(nn, eps, train_eps, precision)
-        self.edge_dim, self.lin = edge_dim, None
+        self.edge_dim, self.lin = check_edge_dim(edge_dim), None
         if edge_dim is not None:
-            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
             first: Any = nn[0] if isinstance(nn, torch.nn.Sequential) else nn
             width = getattr(first, "in_features", getattr(first, "in_channels", None))
             if not isinstance(width, int):

@@ -65,6 +65,11 @@ def check_channels(in_channels: Any) -> tuple[int, int]:
     return sources, targets
 
 
+def check_edge_dim(edge_dim: Any) -> int | None:
+    """Return the number of an edge's features, None: there are none; else raise."""
+    return None if edge_dim is None else check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+
+
 def check_heads(heads: Any, out_channels: Any) -> None:
     """Raise unless `heads` and `out_channels` are positive integers, whose product is not too large."""
     check_integer("out_channels", out_channels, most=MOST_FEATURES)

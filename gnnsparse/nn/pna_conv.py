@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.nn.aggregation import AGGREGATIONS
 from gnnsparse.nn.edges import EdgeLayer, counts_of, optional_rows
-from gnnsparse.nn.inputs import MOST_FEATURES, check_features, graph_size
+from gnnsparse.nn.inputs import MOST_FEATURES, check_edge_dim, check_features, graph_size
 from gnnsparse.ops import aggregate_edges
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
@@ -154,14 +154,12 @@ class PNAConv(EdgeLayer):
             bad_value("deg", "is no histogram of degrees; accepted: a tensor [largest degree + 1] of counts")
         check_integer("pre_layers", pre_layers)
         check_integer("post_layers", post_layers)
-        self.edge_dim, self.edge_encoder = edge_dim, None
+        self.edge_dim, self.edge_encoder = check_edge_dim(edge_dim), None
         self.aggr_module = _DegreeScaler(deg, check_flag("train_norm", train_norm))
         self.F_in = width = in_channels // towers if divide_input else in_channels
         self.F_out = out = out_channels // towers
         if edge_dim is not None:
-            self.edge_encoder = torch.nn.Linear(
-                check_integer("edge_dim", edge_dim, most=MOST_FEATURES), width
-            )
+            self.edge_encoder = torch.nn.Linear(edge_dim, width)
         self.pre_nns, self.post_nns = torch.nn.ModuleList(), torch.nn.ModuleList()
         reduced = (len(self._reduce) * len(self._scalers) + 1) * width
         for _ in range(towers):

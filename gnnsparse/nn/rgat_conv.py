@@ -11,7 +11,14 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, check_number, check_share
 from gnnsparse.nn.adjacency import GraphLayer, Preparation, Recipe
 from gnnsparse.nn.edges import both, edge_rows, glorot_, wants_weights
-from gnnsparse.nn.inputs import MOST_FEATURES, check_channels, check_heads, check_nodes, graph_size
+from gnnsparse.nn.inputs import (
+    MOST_FEATURES,
+    check_channels,
+    check_edge_dim,
+    check_heads,
+    check_nodes,
+    graph_size,
+)
 from gnnsparse.nn.rgcn_conv import (
     RelationRecipe,
     Relations,
@@ -171,9 +178,7 @@ class RGATConv(GraphLayer):
         self.dropout = check_share("dropout", dropout)
         if mod is not None and dropout > 0:
             bad_value("dropout", f"got {dropout} with mod={mod!r}; accepted: 0, or mod=None")
-        self.edge_dim = edge_dim
-        if edge_dim is not None:
-            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+        self.edge_dim = check_edge_dim(edge_dim)
         self._add_parameters(check_flag("bias", bias))
         self.reset_parameters()
 
@@ -203,14 +208,8 @@ class RGATConv(GraphLayer):
         linear = {} if self.lin_edge is None else {"lin_edge": self.lin_edge.weight, "e": self.e}
         for tensor in (*(getattr(self, name) for name in (*drawn, "q", "k")), *linear.values()):
             glorot_(tensor)
-        for name, value in {
-            "w": 1,
-            "l1": 1,
-            "b1": 0,
-            "l2": 1 / self.out_channels,
-            "b2": 0,
-            "bias": 0,
-        }.items():
+        constants = {"w": 1, "l1": 1, "b1": 0, "l2": 1 / self.out_channels, "b2": 0, "bias": 0}
+        for name, value in constants.items():
             if (parameter := getattr(self, name)) is not None:
                 torch.nn.init.constant_(parameter, value)
         self._memo.clear()

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_type, bad_value, check_flag
-from gnnsparse.nn.edges import EdgeAttention, attend, joined, side_by_side, wants_weights
+from gnnsparse.errors import bad_type, check_flag
+from gnnsparse.nn.edges import EdgeAttention, attend, both, joined, side_by_side, wants_weights
 from gnnsparse.nn.inputs import check_nodes, graph_size, is_plain_linear
 from gnnsparse.nn.joint_attention import joint_attention
 from gnnsparse.precision import Precision
@@ -95,9 +95,7 @@ class TransformerConv(EdgeAttention):
         The errors are those of GATConv.forward.
         """
         nodes = check_nodes(x, self._channels, self.lin_key.weight)
-        sources, targets = nodes
-        if targets is None:
-            bad_value("x", "has no features of targets; accepted: features of sources and of targets")
+        sources, targets = both(nodes)
         size = graph_size(nodes, None, adj)
         if self.edge_dim is not None and edge_attr is None:
             bad_type("edge_attr", edge_attr, f"a floating-point tensor [edges, {self.edge_dim}]")

@@ -4,7 +4,8 @@ Each function returns a SparseGraph whose row i holds the keys that query i atte
 has no values; it is prepared and cached like any other graph: `gnnsparse.prepare(masks.window(4096, 128))`.
 Patterns are combined with `union` and `intersection`. No function but `from_dense` and `block` handles a
 dense matrix: memory is proportional to the edges. Random patterns are equal for equal seeds, and do not use
-torch's global random number generator.
+torch's global random number generator. An argument of another type is a TypeError, one out of range a
+ValueError.
 """
 
 from __future__ import annotations
@@ -74,10 +75,6 @@ def full(length: int, keys: int | None = None) -> SparseGraph:
     Args:
         length: queries L.
         keys: keys S; None: L.
-
-    Raises:
-        TypeError: an argument is no integer.
-        ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
     return _runs(
@@ -96,10 +93,6 @@ def window(length: int, radius: int, dilation: int = 1, keys: int | None = None)
         radius: keys on each side.
         dilation: distance between neighbouring keys.
         keys: keys S; None: L.
-
-    Raises:
-        TypeError: an argument is no integer.
-        ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
     radius = check_integer("radius", radius, 0, _NOT_NEGATIVE)
@@ -121,10 +114,6 @@ def dilated(length: int, segment: int, dilation: int) -> SparseGraph:
         length: tokens L.
         segment: tokens of a segment; the last segment may be shorter.
         dilation: distance between neighbouring keys.
-
-    Raises:
-        TypeError: an argument is no integer.
-        ValueError: an argument is out of range.
     """
     length = _length("length", length)
     segment, dilation = check_integer("segment", segment), check_integer("dilation", dilation)
@@ -143,10 +132,6 @@ def causal(length: int, keys: int | None = None) -> SparseGraph:
     Args:
         length: queries L.
         keys: keys S; None: L.
-
-    Raises:
-        TypeError: an argument is no integer.
-        ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
     last = torch.arange(1, rows + 1, device="cpu")
@@ -202,10 +187,6 @@ def random(length: int, per_row: int, seed: int, keys: int | None = None) -> Spa
         per_row: keys of each query, at most S.
         seed: seed of the random draw, 0 to 2^63 - 1.
         keys: keys S; None: L.
-
-    Raises:
-        TypeError: an argument is no integer.
-        ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
     check_integer("per_row", per_row, 0, _NOT_NEGATIVE)
@@ -335,10 +316,6 @@ def bigbird(
             fewer; they may coincide with window or global blocks.
         global_blocks: the first `global_blocks` blocks attend to all blocks, and all blocks to them.
         seed: seed of the random blocks, 0 to 2^63 - 1.
-
-    Raises:
-        TypeError: an argument is no integer.
-        ValueError: an argument is out of range.
     """
     length, block_size = _length("length", length), check_integer("block_size", block_size)
     if check_integer("window_blocks", window_blocks) % 2 == 0:

@@ -17,20 +17,9 @@ if TYPE_CHECKING:
     from gnnsparse.sampling.typed import TypedLinkSample, TypedNeighborSampler, TypedSubgraph
 
 __all__ = [
-    "FEATURE_DTYPES",
-    "METHODS",
-    "PLACEMENTS",
-    "Block",
-    "FeatureStore",
-    "LinkSample",
-    "NeighborSampler",
-    "Sample",
-    "Subgraph",
-    "TypedLinkSample",
-    "TypedNeighborSampler",
-    "TypedSubgraph",
-    "prefetch",
-]
+    "FEATURE_DTYPES", "METHODS", "PLACEMENTS", "Block", "FeatureStore", "LinkSample", "NeighborSampler",
+    "Sample", "Subgraph", "TypedLinkSample", "TypedNeighborSampler", "TypedSubgraph", "prefetch",
+]  # fmt: skip
 
 __getattr__ = lazy_names(
     __name__,

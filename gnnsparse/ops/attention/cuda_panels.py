@@ -130,7 +130,7 @@ def forward(call: AttentionCall, plan: AttentionPlan, in_bytes: bool) -> tuple[t
 
 
 #: The least fill of tiles that the kernel over them takes: below it their bits take more memory than edges.
-_LEAST_FILL = 1 / 64
+_LEAST_TILE_FILL = 1 / 64
 
 
 def block_forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,8 +139,8 @@ def block_forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     Raises:
         ValueError: the tiles are nearly empty.
     """
-    if (fill := call.operand.kernels.tiles.fill) < _LEAST_FILL:
-        bad_value("plan", f"blocks: tiles are {fill:.2%} full; accepted: {_LEAST_FILL:.2%} or more")
+    if (fill := call.operand.kernels.tiles.fill) < _LEAST_TILE_FILL:
+        bad_value("plan", f"blocks: tiles are {fill:.2%} full; accepted: {_LEAST_TILE_FILL:.2%} or more")
     kernels, device, gpu = call.operand.kernels, call.q.device, path()
     out = arguments.empty_heads(call.q, call.v.shape[3], call.operand.precision.storage)
     stats = torch.empty(*call.q.shape[:3], 2, dtype=torch.float32, device=device)

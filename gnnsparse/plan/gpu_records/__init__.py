@@ -16,12 +16,5 @@ from gnnsparse.plan.gpu_records.record import (
 )
 
 __all__ = [
-    "GpuRecord",
-    "RecordError",
-    "load_record",
-    "record_for",
-    "records",
-    "save_record",
-    "user_folder",
-    "using",
-]
+    "GpuRecord", "RecordError", "load_record", "record_for", "records", "save_record", "user_folder", "using",
+]  # fmt: skip
