@@ -50,11 +50,7 @@ class RGCN(TypedModel):
 
     def convolve(self, conv: Any, x: dict[str, torch.Tensor], graph: TypedGraph) -> dict[str, torch.Tensor]:
         """Call a layer on the nodes of all types, one after another."""
-        edges, kinds = graph.global_edges()
-        if graph.relations != self.relations:
-            places = [self.relations.index(relation) for relation in graph.relations]
-            kinds = torch.tensor(places, dtype=torch.int64, device=kinds.device)[kinds]
-        rows = conv(torch.cat(list(x.values())), edges, kinds)
+        rows = conv(torch.cat(list(x.values())), graph.spanning(self.relations))
         return dict(zip(x, rows.split([of.shape[0] for of in x.values()]), strict=True))
 
 

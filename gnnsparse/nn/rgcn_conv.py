@@ -17,6 +17,7 @@ from gnnsparse.ops import spmm
 from gnnsparse.ops.attention.edges import order_of
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.typed import TypedGraph
 
 __all__ = ["RGCNConv"]
 
@@ -254,8 +255,8 @@ class RGCNConv(GraphLayer):
     def forward(
         self,
         x: torch.Tensor | tuple[torch.Tensor | None, torch.Tensor] | None,
-        adj: torch.Tensor,
-        edge_type: torch.Tensor,
+        adj: torch.Tensor | TypedGraph,
+        edge_type: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the layer's output.
 
@@ -263,9 +264,11 @@ class RGCNConv(GraphLayer):
             x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; int64 or int32
                 [nodes], places of the only 1 in rows that are else 0; None: that of node i is at place i; or
                 a pair of what stands for sources and for targets, of which the latter is not None.
-            adj: an edge_index [2, edges], see GCNConv.forward; repeated edges count several times.
-            edge_type: int64 or int32 [edges], the relations of the edges, from 0 on. Changes of it are
-                noticed as those of `adj`.
+            adj: an edge_index [2, edges], see GCNConv.forward; repeated edges count several times. Or a
+                TypedGraph of `num_relations` relations: x are those of its types, one after another, and
+                layers with equal options share one operand.
+            edge_type: with an edge_index: int64 or int32 [edges], the relations of the edges, from 0 on.
+                Changes of it are noticed as those of `adj`.
 
         Returns:
             [targets, out_channels], in the dtype of the linear layers' outputs.
@@ -280,12 +283,27 @@ class RGCNConv(GraphLayer):
             channels[0] if sources is None else sources.shape[0],
             channels[1] if targets is None else targets.shape[0],
         )
-        check_typed_edges(adj, edge_type)
-        precision = self.precision or Precision.FP32
-        form = "bases" if self._is_by_bases(sources, size[0], adj.shape[1]) else "auto"
-        recipe = RelationRecipe(self.num_relations, self._is_mean, form, precision)
-        made = self._memo.adjacency(size, adj, recipe, edge_type)
+        if isinstance(adj, TypedGraph):
+            self._check_typed(adj, edge_type, size)
+        else:
+            check_typed_edges(adj, edge_type)
+        count = adj.num_edges if isinstance(adj, TypedGraph) else adj.shape[1]
+        form = "bases" if self._is_by_bases(sources, size[0], count) else "auto"
+        recipe = RelationRecipe(self.num_relations, self._is_mean, form, self.precision or Precision.FP32)
+        if isinstance(adj, TypedGraph):
+            made = adj.of_relations(recipe)
+        else:
+            made = self._memo.adjacency(size, adj, recipe, edge_type)
         return self._with_root(self._of_neighbours(sources, made), targets)
+
+    def _check_typed(self, graph: TypedGraph, edge_type: Any, size: tuple[int, int]) -> None:
+        if edge_type is not None:
+            bad_value("edge_type", "goes with an edge_index; a TypedGraph has its relations")
+        if len(graph.relations) != self.num_relations:
+            got = f"has {len(graph.relations)} relations"
+            bad_value("adj", f"{got}; accepted: {self.num_relations}, as num_relations")
+        if size != (nodes := sum(graph.num_nodes.values()),) * 2:
+            bad_value("x", f"has {' and '.join(map(str, size))} rows; accepted: {nodes}, as the graph")
 
     @property
     def _is_mean(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +121,11 @@ class TypedGraph:
         return list(self.edges)
 
     @property
+    def num_edges(self) -> int:
+        """The number of edges of all relations."""
+        return sum(given.shape[1] for given in self.edges.values())
+
+    @property
     def offsets(self) -> dict[str, int]:
         """The global number of the first node of each type."""
         return _starts(self.num_nodes)
@@ -149,16 +154,7 @@ class TypedGraph:
         return {relation: offsets[relation[2]] for relation in self.edges}
 
     def global_edges(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the edges of all relations in turn, by global numbers [2, edges], and their relations.
-
-        They are made once, so that layers know them again.
-        """
-        with self._lock:
-            if "global" not in self._made:
-                self._made["global"] = self._global_edges()
-            return self._made["global"]
-
-    def _global_edges(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the edges of all relations in turn, by global numbers [2, edges], and their relations."""
         offsets = self.offsets
         sources = {relation: offsets[relation[0]] for relation in self.edges}
         edges = self._shifted(sources, self._of_targets)
@@ -169,8 +165,7 @@ class TypedGraph:
         return edges, kinds.repeat_interleave(counts, output_size=edges.shape[1])
 
     def _shifted(self, sources: dict[Relation, int], targets: dict[Relation, int]) -> torch.Tensor:
-        size = 2, sum(given.shape[1] for given in self.edges.values())
-        joined = torch.empty(size, dtype=torch.int64, device=self.device)
+        joined = torch.empty((2, self.num_edges), dtype=torch.int64, device=self.device)
         at = 0
         for relation, given in self.edges.items():
             end = at + given.shape[1]
@@ -184,11 +179,36 @@ class TypedGraph:
         columns, rows = self.block_size
         if by_relation:
             rows = sum(self.num_nodes[relation[2]] for relation in self.edges)
+        return self._once(
+            (recipe, by_relation),
+            lambda: recipe.make(self.block_edges(by_relation), (columns, rows), False),
+        )
+
+    def of_relations(self, recipe: Any) -> Any:
+        """Return what a layer's recipe makes of `global_edges` and relations, int64 [3, edges], made once."""
+        nodes = sum(self.num_nodes.values())
+
+        def make() -> Any:
+            edges, kinds = self.global_edges()
+            return recipe.make(torch.cat([edges, kinds[None]]), (nodes, nodes), False)
+
+        return self._once(recipe, make)
+
+    def spanning(self, relations: Sequence[Relation]) -> TypedGraph:
+        """Return the graph with these relations in their order, of which those that it lacks have no edge."""
+        if self.relations == list(relations):
+            return self
+        none = torch.empty((2, 0), dtype=torch.int64, device=self.device)
+        return self._once(
+            tuple(relations),
+            lambda: TypedGraph(self.num_nodes, {one: self.edges.get(one, none) for one in relations}),
+        )
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
         with self._lock:
-            if (recipe, by_relation) not in self._made:
-                made = recipe.make(self.block_edges(by_relation), (columns, rows), False)
-                self._made[recipe, by_relation] = made
-            return self._made[recipe, by_relation]
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{kind}: {count}" for kind, count in self.num_nodes.items())

@@ -28,6 +28,7 @@ from gnnsparse.nn import (
     SAGEConv,
     TransformerConv,
 )
+from gnnsparse.sparse.typed import TypedGraph
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from tests.helpers import PRECISIONS, ROUNDING, agnn_beta_scale, copies_of, reference_layers
 
@@ -432,6 +433,25 @@ def test_the_product_of_relations(
     entry = layer._memo._entry
     assert entry is not None
     assert entry.adjacency.operand.shape == (NODES, columns or pairs)
+
+
+def test_relations_of_a_typed_graph_share_one_operand() -> None:
+    counts, relations = {"a": 9, "b": 21}, [("a", "to", "b"), ("b", "of", "a"), ("b", "at", "b")]
+    graph = TypedGraph(
+        counts, {r: torch.stack([torch.randint(counts[k], (40,)) for k in r[::2]]) for r in relations[:2]}
+    ).spanning(relations)
+    first, second, x = RGCNConv(40, 4, 3), RGCNConv(40, 4, 3), torch.randn(NODES, 40)
+    edges, kinds = graph.global_edges()
+    for layer in (first, second):
+        torch.testing.assert_close(layer(x, graph), layer(x, edges, kinds))
+    assert len(graph._made) == 1
+    assert graph.spanning(relations) is graph
+    with pytest.raises(ValueError, match="edge_type: goes with an edge_index; a TypedGraph has its relation"):
+        first(x, graph, kinds)
+    with pytest.raises(ValueError, match="adj: has 3 relations; accepted: 2, as num_relations"):
+        RGCNConv(40, 4, 2)(x, graph)
+    with pytest.raises(ValueError, match="x: has 29 and 29 rows; accepted: 30, as the graph"):
+        first(x[1:], graph)
 
 
 def test_a_product_of_ranges_of_the_nodes() -> None:
