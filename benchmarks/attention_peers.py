@@ -344,6 +344,27 @@ def df_gnn(work: Work) -> _Call:
     return dot if work.kind == "dot" else additive
 
 
+def fused3s(work: Work) -> _Call:
+    """Make its call: of one head after the other, without gradients."""
+    f3s: Any = importlib.import_module("F3S")
+    indptr, source, *_ = csr_of(work, torch.int32)
+    rows, window, warps = indptr.numel() - 1, 16, 8
+    scratch = (indptr.new_zeros(size) for size in (-(-rows // window), source.numel(), source.numel()))
+    offsets, order, *_, columns, bits, _ = f3s.preprocess_gpu(source, indptr, rows, window, window, *scratch)
+
+    def dot(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        heads = []
+        for head in range(q.shape[1]):
+            # Whole windows of rows are read.
+            qkv = (F.pad(x.detach()[:, head], (0, 0, 0, -x.shape[0] % window)) for x in (q, k, v))
+            matrix = offsets, order, columns, bits, rows
+            _, out, *_ = f3s.f3s_1tb1rw_scheduled_permuteV_scaleQK(*matrix, *qkv, q.shape[-1] ** -0.5, warps)
+            heads.append(out[:rows])
+        return torch.stack(heads, 1).to(q.dtype)
+
+    return dot
+
+
 @dataclass(frozen=True)
 class Peer:
     """A column: the function that makes its call, the work that it has, and what is imported for it.
@@ -394,6 +415,7 @@ PEERS = {
     "DF-GNN": Peer(
         df_gnn, ("dot", "additive"), "DFGNN.operators.fused_gtconv", "DFGNN", ("fp32",), alone=True
     ),
+    "Fused3S": Peer(fused3s, ("dot",), "F3S", "F3S", ("fp16",), alone=True),
 }  # fmt: skip
 
 

@@ -8,9 +8,8 @@ Each library is fetched at the commit that is named here to RIVALS/src/NAME, unl
 with a file of benchmarks/rivals, which puts two C functions before it, to RIVALS/libNAME.so. No file of
 theirs is part of this project. `run` measures A X, where most of them need A of ones, by the candidates of
 `gnnsparse bench kernels`: ours, cuSPARSE, and the libraries in the folder, each compared with float64. Those
-launch on the default stream, which no CUDA graph has: their times, of CUDA events around a call, have a
-launch in them. Where a kernel adds to its result, the call zeroes it before. Conversion to a library's format
-is in `preprocess_ms` alone.
+launch on the default stream, which no CUDA graph has: their times, by CUDA events, have a launch in them, and
+the zeroing of y where a kernel adds to it. Conversion to a library's format is in `preprocess_ms` alone.
 
 A library that ends the process, makes the GPU unusable or takes longer than --patience is written down, and a
 new process goes on without it. The file has the rows of `gnnsparse bench kernels`; "rivals" says how each
@@ -23,17 +22,18 @@ import argparse
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-import weakref
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -60,10 +60,7 @@ TORCH_LIBRARIES = ("-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", "-ltorc
 
 @dataclass(frozen=True)
 class Kernel:
-    """One of a library's kernels: its `variant` in the file of benchmarks/rivals, and what it needs of y.
-
-    `adds`: whether it adds to y, which is then zeroed before each call; `single`: y is float32 whatever X is.
-    """
+    """A kernel by its number in benchmarks/rivals; `adds`: to y, which is zeroed; `single`: y is float32."""
 
     variant: int
     precision: str
@@ -78,8 +75,7 @@ class Rival:
     Attributes:
         repository, commit: on GitHub.
         folders: to include, in the library; `sources`: its files to compile beside the one in GLUE.
-        kernels: by name; the fastest that is right is the library's.
-        options: of nvcc.
+        kernels: by name; the fastest that is right is the library's. `options`: of nvcc.
         widths: what columns of X are a multiple of, or their only number with `one_width`.
         torch: whether its files include torch's.
         weights: whether A may have weights; else it is of ones.
@@ -125,7 +121,6 @@ RIVALS = {
         "CRAFT-THU/RoDe", "f446e29802015df3d2fd9cc904f4cbe0cce97f3a", (".", "utils", "RoDe_SpMM"),
         {"": Kernel(0, FP32, adds=True)}, ("RoDe_SpMM/RoDeSpmm.cu",), ("--use_fast_math",), weights=True,
     ),
-    # Its own sources have Sputnik's product too, whose headers are stood in for by an empty function.
     "DTC-SpMM": Rival(
         "HPMLL/DTC-SpMM_ASPLOS24", "66eca266bde1f3faf5f8ef7a054db2391b50e27d", ("DTC-SpMM",),
         {"float4, split": Kernel(0, TF32), "float4, split, balanced": Kernel(1, TF32, adds=True)},
@@ -169,7 +164,7 @@ def build_rival(name: str, rival: Rival, options: argparse.Namespace) -> str | N
         run_quietly(compiler_of(name, rival, source, out, options))
     except subprocess.CalledProcessError as error:
         status = f"{error.cmd[0]} ended with status {error.returncode}"
-        lines = [line for line in error.stderr.splitlines() if "error" in line.lower()] or [status]
+        lines = [line for line in error.stderr.splitlines() if re.search("error|fatal", line)] or [status]
         return f"can't be built: {lines[0][:200]}"
     return None
 
@@ -184,7 +179,7 @@ def compiler_of(name: str, rival: Rival, source: Path, out: Path, options: argpa
     if options.cuda:
         includes.append(options.cuda / "include")
     if rival.torch:
-        # What the sources include of Sputnik, which they call in a function that is not used here.
+        # One of them includes Sputnik, which it calls in a function that is not used here.
         (options.folder / "empty/sputnik/spmm").mkdir(parents=True, exist_ok=True)
         empty = "namespace sputnik { template <typename... T> int CudaSpmm(T...) { return 0; } }\n"
         (options.folder / "empty/sputnik/sputnik.h").write_text(empty)
@@ -192,9 +187,8 @@ def compiler_of(name: str, rival: Rival, source: Path, out: Path, options: argpa
         more, paths = json.loads(run_quietly([options.python, "-c", ABOUT_TORCH]).splitlines()[-1])
         includes += [options.folder / "empty", *map(Path, more)]
         libraries = [*(f"-L{path}" for path in paths), *TORCH_LIBRARIES]
-        libraries += (
-            map(str, (options.cuda / "lib").glob("libcusparse.so*")) if options.cuda else ["-lcusparse"]
-        )
+        there = sorted(options.cuda.glob("lib/libcusparse.so*")) if options.cuda else []
+        libraries += [f"-L{there[0].parent}", f"-l:{there[0].name}"] if there else ["-lcusparse"]
     arch = options.arch
     return [
         "nvcc", "-w", "-shared", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC",
@@ -238,6 +232,13 @@ def problem_of(name: str, folder: Path) -> str | None:
     return None if library.exists() else told.read_text() if told.exists() else "is not built"
 
 
+def version_of(cusparse: ctypes.CDLL) -> str:
+    parts = (ctypes.c_int * 3)()
+    for number in range(3):  # MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL
+        cusparse.cusparseGetProperty(number, ctypes.byref(parts, 4 * number))
+    return ".".join(map(str, parts))
+
+
 def how_had(folder: Path) -> dict[str, dict[str, Any]]:
     """Return for each library how it is had, and why it can't be measured."""
     found: dict[str, dict[str, Any]] = {
@@ -246,8 +247,11 @@ def how_had(folder: Path) -> dict[str, dict[str, Any]]:
     }
     for name, how in OTHERS.items():
         peer = attention_peers.PEERS.get(name.split(",")[0])
-        known = peer.problem() if peer else problem_of(name, folder) if name == "cusparse-new" else None
-        found[name] = {"how": how, "problem": known}
+        found[name] = {"how": how, "problem": peer.problem() if peer else None}
+    new = found["cusparse-new"]
+    new["problem"] = problem_of("cusparse-new", folder)
+    if new["problem"] is None:
+        new["version"] = version_of(ctypes.CDLL(str(library_of("cusparse-new", folder))))
     return found
 
 
@@ -291,9 +295,7 @@ class Library:
         self.name, self.rival, self.trials = name, rival, trials
         self.functions = ctypes.CDLL(str(path))
         self.functions.prepare.restype = ctypes.c_void_p
-        self.converted: weakref.WeakKeyDictionary[Subject, dict[int, tuple[int, float]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.converted = WeakKeyDictionary[Subject, dict[int, tuple[int, float]]]()
 
     def variants(self, work: Workload) -> Iterator[Variant]:
         """Yield the library's kernels for a product; UnavailableError if it has none."""
@@ -397,12 +399,11 @@ def run(options: argparse.Namespace) -> int:
         status = subprocess.run([*given, "--ended", json.dumps(ended)]).returncode
         if not trying.exists():
             break
-        key, ended_by = json.loads(trying.read_text())
+        key, ended[key] = json.loads(trying.read_text())
         if status == -signal.SIGALRM:
-            ended_by = f"took more than {options.patience} s"
+            ended[key] = f"took more than {options.patience} s"
         elif status < 0:
-            ended_by = f"crashed: {signal.Signals(-status).name}"
-        ended[key] = ended_by
+            ended[key] = f"crashed: {signal.Signals(-status).name}"
         print(f"{key}: {ended[key]}; going on without it", flush=True)
     if not options.out.exists():
         return status or 1

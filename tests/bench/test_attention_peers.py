@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,35 @@ def test_wrong_crashing_and_missing_libraries_are_said_to_be(
     assert times["window", "wrong"] == times["window", "missing"] == []
     assert found["peers"]["missing"]["problem"].startswith("can't be imported")
     assert "missing: can't be imported" in capsys.readouterr().out
+
+
+def test_fused3s_gets_whole_windows_of_one_head_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = Row("dot 4 x 32", "fp16", CPU, Sizes())
+    graph = row.work.graph
+    assert graph is not None
+    rows, made = graph.num_rows, ("offsets", "order", "tiles", "places", "ids", "columns", "bits", 7)
+
+    def preprocess(source: Any, indptr: Any, count: int, height: int, width: int, *scratch: Any) -> Any:
+        assert (count, height, width) == (rows, 16, 16)
+        assert [x.numel() for x in scratch] == [-(-rows // 16), graph.nnz, graph.nnz]
+        assert source.dtype == indptr.dtype == torch.int32
+        return made
+
+    def product(*given: Any) -> list[torch.Tensor]:
+        *matrix, q, k, v, scale, warps = given
+        assert matrix == ["offsets", "order", "columns", "bits", rows]
+        assert warps == 8
+        assert q.shape == (-(-rows // 16) * 16, 32)
+        leaves = {"q": q[:rows, None], "k": k[:, None], "v": v[:, None]}
+        out = attention_peers.by_edges(graph, "dot", None, **{n: x.float() for n, x in leaves.items()})
+        assert scale == 32**-0.5
+        return [torch.zeros(1), torch.cat([out[:, 0], torch.full((q.shape[0] - rows, 32), torch.nan)])]
+
+    fake = types.SimpleNamespace(preprocess_gpu=preprocess, f3s_1tb1rw_scheduled_permuteV_scaleQK=product)
+    monkeypatch.setitem(sys.modules, "F3S", fake)
+    assert row.measure(PEERS["Fused3S"], 0).keys() == {"forward_error"}
 
 
 def test_a_library_that_ends_its_process_is_tried_in_another_one(
