@@ -186,17 +186,8 @@ def over_peer(
     """
     found = list(matrices)
     rows = speed_rows(session, outcome, found, [FormatCase(name, name)], **product)
-    origin = {matrix.name: matrix.origin for matrix in found}
-    times = {(row["graph"], row["kernel"]): row["ms"] for row in rows}
-    precision = product.get("precision", "fp16")
-    speeds = []
-    for matrix in origin:
-        if (matrix, name) in times and (matrix, peer) in times:
-            speeds.append(times[matrix, peer] / times[matrix, name])
-            outcome.add(f"{precision}: speed over {label}", matrix, origin[matrix], speeds[-1], unit="x")
-    if speeds:
-        mean, where = geometric_mean(speeds), f"{len(speeds)} matrices"
-        outcome.add(f"{precision}: speed over {label}, mean", where, "subset", mean, paper, "x")
+    what = f"{product.get('precision', 'fp16')}: speed over {label}"
+    _add_speeds(outcome, what, found, rows, (name, peer), paper)
     return rows
 
 
@@ -215,13 +206,22 @@ def compare_cases(
     """
     found = list(matrices)
     rows = speed_rows(session, outcome, found, cases, peers=(), **product)
-    times = {(row["graph"], row["kernel"]): row["ms"] for row in rows}
     with_it, without = (case.label for case in cases)
     what = f"{product.get('op', 'spmm')}: speed of {with_it} over {without}"
+    _add_speeds(outcome, what, found, rows, (with_it, without), paper)
+
+
+def _add_speeds(
+    outcome: Outcome, what: str, matrices: Iterable[Found], rows: Iterable[Mapping[str, Any]],
+    kernels: tuple[str, str], paper: float | None,
+) -> None:  # fmt: skip
+    """Add the speeds of the first kernel over the second, and their geometric mean beside the paper's."""
+    times = {(row["graph"], row["kernel"]): row["ms"] for row in rows}
     speeds = []
-    for matrix in found:
-        if (matrix.name, with_it) in times and (matrix.name, without) in times:
-            speeds.append(times[matrix.name, without] / times[matrix.name, with_it])
-            outcome.add(what, matrix.name, matrix.origin, speeds[-1], unit="x")
+    for name, origin in {matrix.name: matrix.origin for matrix in matrices}.items():
+        ours, theirs = (times.get((name, kernel)) for kernel in kernels)
+        if ours and theirs:
+            speeds.append(theirs / ours)
+            outcome.add(what, name, origin, speeds[-1], unit="x")
     if speeds:
         outcome.add(f"{what}, mean", f"{len(speeds)} matrices", "subset", geometric_mean(speeds), paper, "x")

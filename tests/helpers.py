@@ -30,6 +30,15 @@ needs_installed_module = pytest.mark.skipif(
     "GNNSPARSE_TEST_NATIVE" in os.environ, reason="the native module is another build, for a sanitizer"
 )
 
+#: torch's own tools warn about themselves.
+WARNINGS_OF_TORCH = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
+]
+
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 FORMATS = tuple(name for name in FORMAT_NAMES if name != "auto")
 #: The formats whose operands run every operation.

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -167,6 +169,19 @@ class MatrixSpec:
         else:
             graph = graph_like(self.generator, self.scale, self.seed, device, self.shuffled)
         return SparseGraph(graph.csr)
+
+
+def import_file(path: Path) -> ModuleType:
+    """Run a file of the user's as a module, which may import from beside it."""
+    name = path.stem if path.stem not in sys.modules else f"{path.stem}_of_file"  # such as random.py
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module  # code of layers is read from there
+    spec.loader.exec_module(module)
+    return module
 
 
 def parse_matrix(text: str) -> list[MatrixSpec]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import importlib.util
 import inspect
 import io
 import os
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils import _pytree as pytree
 
+from gnnsparse.bench.arguments import import_file
 from gnnsparse.bench.candidates import edge_index_of, first_line, release
 from gnnsparse.bench.latency_measure import collect, wait_for, warm_up
 from gnnsparse.bench.session import new_table
@@ -345,17 +345,11 @@ def own_model(name: str, sizes: tuple[int, int | None], arguments: Mapping[str, 
     path = Path(file).resolve()
     if not path.is_file():
         bad_value("--model", f"there is no file {file!r}; accepted: FILE.py:NAME, or a model of gnnsparse")
-    own = path.stem if path.stem not in sys.modules else f"{path.stem}_of_model"  # such as random.py
-    spec = importlib.util.spec_from_file_location(own, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))  # for what it imports from beside it
-    sys.modules[own] = module  # code of layers is read from there
-    spec.loader.exec_module(module)
+    module = import_file(path)
     make = getattr(module, attribute, None)
     if not callable(make):
-        kinds = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == own]
+        own, found = module.__name__, vars(module)
+        kinds = [n for n, v in found.items() if isinstance(v, type) and v.__module__ == own]
         bad_value("--model", f"{file} has no {attribute!r}; accepted: {', '.join(kinds) or 'a class in it'}")
     made = make(**_filled(attribute, inspect.signature(make), sizes, arguments))
     if not isinstance(made, torch.nn.Module):

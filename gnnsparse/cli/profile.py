@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.util
 import itertools
 import os
 import subprocess
@@ -19,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from gnnsparse import nn
-from gnnsparse.bench.arguments import MatrixSpec, add_device, at_least_one, matrices_option
+from gnnsparse.bench.arguments import MatrixSpec, add_device, at_least_one, import_file, matrices_option
 from gnnsparse.bench.latency_tasks import GraphStack
 from gnnsparse.errors import bad_value
 from gnnsparse.precision import Precision
@@ -169,13 +168,7 @@ def load_callable(module: str, name: str) -> Callable[[], object]:
     if path.suffix == ".py":
         if not path.is_file():
             bad_value("call", f"there is no file {module}")
-        sys.path.insert(0, str(path.resolve().parent))
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = found
-        spec.loader.exec_module(found)
+        found = import_file(path.resolve())
     else:
         sys.path.insert(0, "")
         try:

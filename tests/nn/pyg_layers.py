@@ -54,6 +54,19 @@ def pair(name: str, *sizes: Any, **options: Any) -> tuple[Any, Any]:
     return ours, theirs
 
 
+def alike(ours: Any, theirs: Any) -> tuple[Any, Any]:
+    """Two layers with parameters of the same names and shapes, which are then random and equal."""
+    state = ours.state_dict()
+    assert {k: v.shape for k, v in state.items()} == {k: v.shape for k, v in theirs.state_dict().items()}
+    assert list(state) == list(theirs.state_dict())
+    assert repr(ours) == repr(theirs)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.normal_()
+    theirs.load_state_dict(ours.state_dict())
+    return ours, theirs
+
+
 def loss_curve(model: Any, x: torch.Tensor, adj: Any, y: torch.Tensor, steps: int) -> torch.Tensor:
     """The losses of so many steps of Adam."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -14,7 +14,7 @@ from gnnsparse.nn import HANConv, HGTConv
 from gnnsparse.sparse.typed import TypedGraph
 from gnnsparse.testing import assert_all_accurate, in_float64
 from tests.helpers import ROUNDING
-from tests.nn.pyg_layers import pyg
+from tests.nn.pyg_layers import alike, pyg
 
 IN = {"paper": 8, "author": 5, "field": 30, "venue": 8}
 RELATIONS = [
@@ -51,17 +51,7 @@ GRAPHS: list[tuple[dict[str, int], list[Any]]] = [
 def layers(kind: type = HGTConv, **options: Any) -> tuple[Any, Any]:
     """Our layer and PyG's with the same random parameters."""
     given = IN, OUT, (list(IN), RELATIONS), HEADS
-    ours, theirs = (of(*given, **options) for of in (kind, getattr(pyg, kind.__name__)))
-    assert {k: v.shape for k, v in ours.state_dict().items()} == {
-        k: v.shape for k, v in theirs.state_dict().items()
-    }
-    assert list(ours.state_dict()) == list(theirs.state_dict())
-    assert repr(ours) == repr(theirs)
-    with torch.no_grad():
-        for parameter in ours.parameters():
-            parameter.normal_()
-    theirs.load_state_dict(ours.state_dict())
-    return ours, theirs
+    return alike(kind(*given, **options), getattr(pyg, kind.__name__)(*given, **options))
 
 
 def run(layer: Any, nodes: dict[str, Any], edges: Any, dtype: torch.dtype) -> list[torch.Tensor]:

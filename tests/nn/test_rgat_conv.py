@@ -14,7 +14,7 @@ import gnnsparse
 from gnnsparse.nn import RGATConv
 from gnnsparse.testing import assert_all_accurate, in_float64
 from tests.helpers import ROUNDING
-from tests.nn.pyg_layers import SQUARE, TALL, WIDE, edges, pyg
+from tests.nn.pyg_layers import SQUARE, TALL, WIDE, alike, edges, pyg
 
 WIDTH, OUT, RELATIONS, EDGE_DIM = 6, 4, 3, 5
 ACROSS, WITHIN = "across-relation", "within-relation"
@@ -34,16 +34,8 @@ OPTIONS: list[dict[str, Any]] = [
 
 def layers(relations: int = RELATIONS, **options: Any) -> tuple[Any, Any]:
     """Our layer and PyG's with the same random parameters."""
-    ours, theirs = (kind(WIDTH, OUT, relations, **options) for kind in (RGATConv, pyg.RGATConv))
-    state = theirs.state_dict()
-    assert {k: v.shape for k, v in ours.state_dict().items()} == {k: v.shape for k, v in state.items()}
-    assert list(ours.state_dict()) == list(state)
-    assert repr(ours) == repr(theirs)
-    with torch.no_grad():
-        for parameter in ours.parameters():
-            parameter.normal_()
-    theirs.load_state_dict(ours.state_dict())
-    return ours, theirs
+    given = WIDTH, OUT, relations
+    return alike(RGATConv(*given, **options), pyg.RGATConv(*given, **options))
 
 
 def compare(ours: Any, theirs: Any, size: tuple[int, int], relations: int = RELATIONS) -> None:

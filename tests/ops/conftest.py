@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from gnnsparse import SparseGraph
+from gnnsparse import SparseGraph, _native
 from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
@@ -64,6 +64,15 @@ _AT_ONCE, _LATE = (pytest.param(name, marks=pytest.mark.slow) for name in ("at o
 def precision(request: pytest.FixtureRequest) -> str:
     """Each precision that every kernel takes, in tests that name no others."""
     return request.param
+
+
+@pytest.fixture(params=["portable", "avx2", "avx512"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The instruction set that CPU kernels run with, of those that this machine has."""
+    if not _native.set_cpu_isa(request.param):
+        pytest.skip(f"this machine has no {request.param}")
+    yield request.param
+    _native.set_cpu_isa("auto")
 
 
 def _places(name: str, *params: Any) -> Any:

@@ -11,16 +11,9 @@ import torch
 import gnnsparse
 from gnnsparse import masks
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
-from tests.helpers import capture, make
+from tests.helpers import WARNINGS_OF_TORCH, capture, make
 
-# torch's own tools warn about themselves.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*:UserWarning"),
-    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
-]
+pytestmark = WARNINGS_OF_TORCH
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,14 +18,6 @@ from tests.ops.attention_oracle import exact, make_case, plain, run
 from tests.ops.quantized import stored_matrix
 from tests.ops.reductions import compare, on_grid
 from tests.ops.test_sddmm import check as check_scores
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    if not _native.set_cpu_isa(request.param):
-        pytest.skip(f"this machine has no {request.param}")
-    yield request.param
-    _native.set_cpu_isa("auto")
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -24,14 +24,6 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 DEGREES = [0, 1, 5, 0, 32, 33, 200, 3, 0, 7]
 #: So few that a batch has edges of several rows; one goes on in the next batch, before empty ones.
 SHORT = [0, 1, 5, 0, 3, 70, 0, 0, 2, *[2] * 20, 0, 1]
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    if not _native.set_cpu_isa(request.param):
-        pytest.skip(f"this machine has no {request.param}")
-    yield request.param
-    _native.set_cpu_isa("auto")
 
 
 def run(
