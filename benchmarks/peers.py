@@ -285,7 +285,7 @@ class Trials:
             os._exit(3)
         finally:
             signal.alarm(0)
-        self.file.unlink()
+            self.file.unlink()
 
 
 class Library:

@@ -103,17 +103,18 @@ def test_a_library_is_checked_and_timed_beside_ours_and_converts_once(tmp_path: 
 
 @needs_compiler
 def test_the_run_goes_on_without_a_library_that_ends_it(tmp_path: Path) -> None:
-    harm = {64: "*(volatile int *)0 = 1;", 128: "sleep(60);", 192: "exit(0);"}
+    harm = {64: "*(volatile int *)0 = 1;", 128: "sleep(60);", 192: "exit(0);", 320: "return 9;"}
     stand_in(tmp_path, begin="".join(f"if (width == {n}) {{ {text} }}" for n, text in harm.items()))
-    found, printed = measured(tmp_path, "--width", "64", "128", "192", "256", "--patience", "1")
+    found, printed = measured(tmp_path, "--width", "64", "128", "192", "256", "320", "--patience", "1")
     assert [(row["width"], row["ok"]) for row in rows_of(found, "RoDe")] == [(256, True)]
-    assert len(rows_of(found, "auto")) == 4
+    assert len(rows_of(found, "auto")) == 5
     reasons = ("crashed: SIGSEGV", "took more than 1 s", "ended the process")
     keys = [f"RoDe : dd_like:scale=0.003, fp32, {width} columns" for width in harm]
-    assert found["ended"] == dict(zip(keys, reasons, strict=True))
+    assert found["ended"] == dict(zip(keys[:3], reasons, strict=True))
     assert all(f"{key}: {reason}" in printed for key, reason in found["ended"].items())
     assert all(case["failed"] for case in found["skipped"])
-    assert len(found["skipped"]) == 3
+    told = [case["reason"].removeprefix("RuntimeError: ") for case in found["skipped"]]
+    assert told == [*reasons, "cudaError_t 9 at the launch"]
 
 
 def test_a_library_that_does_not_compile_is_told_with_the_reason(
