@@ -53,6 +53,8 @@ def write_magnn(folder: Path, name: str) -> Path:
     return folder
 
 
+# PyG's, where nothing in the process has told torch that a HeteroData may be read.
+@pytest.mark.filterwarnings("ignore:Weights only load failed:UserWarning")
 @pytest.mark.parametrize("name", ["imdb", "dblp"])
 def test_files_of_magnn(name: str, tmp_path: Path) -> None:
     """Features, edges, classes and masks are PyG's, and those of the second time are read from the store."""
