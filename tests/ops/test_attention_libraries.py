@@ -173,6 +173,25 @@ def test_a_plan_of_a_library_runs_where_no_record_has_its_rates(flash: Flash) ->
         gnnsparse.attention(a, x, x, x, plan=FlashPlan(), is_causal=True)
 
 
+def test_after_an_error_flash_attention_is_not_called_again(
+    flash: Flash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def fail(*_: Any, **__: Any) -> None:
+        calls.append(1)
+        raise RuntimeError("Got Cuda Runtime Error")
+
+    monkeypatch.setattr(sys.modules["flash_attn.cute.interface"], "_flash_attn_fwd", fail)
+    x, said = torch.randn(384, 16), "it raised RuntimeError: Got Cuda"
+    with pytest.warns(RuntimeWarning, match=said), pytest.raises(ValueError, match=said):
+        gnnsparse.attention(on_gpu(SQUARE()), x, x, x, impl="fa4")
+    for a in (on_gpu(SQUARE(), precision="bf16"), on_gpu(masks.window(384, 100))):
+        with pytest.raises(ValueError, match=said):
+            gnnsparse.attention(a, x, x, x, impl="fa4")
+    assert calls == [1]
+
+
 def dense(a: SparseOperand) -> torch.Tensor:
     return a.to_dense() != 0
 

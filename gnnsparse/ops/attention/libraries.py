@@ -280,6 +280,10 @@ def _fault(call: AttentionCall, plan: Plan) -> str:
         return TILE_FAULTS[of]
     if path().takes(device) and path().is_capturing():
         return "it was not compared with exact results before a CUDA graph was captured"
+    # A failed load keeps a spin lock of its runtime (nvidia-cutlass-dsl 4.6.2): the next load would not end.
+    raised = (why for by, why in TILE_FAULTS.items() if by[0] == of[0] == "fa4" and "it raised" in why)
+    if why := next(raised, ""):
+        return why
     # Neither can be stopped, and a compiler has been seen to hang: the last word before it is ours.
     _log.warning("attention by %s: compiling it and comparing it with exact results, before first use", of[0])
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
