@@ -9,8 +9,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 
+from gnnsparse.data import build_graph
 from tests.e2e.started import Run, Started, wait_for
 from tests.tasks import rows_of
 
@@ -68,6 +71,36 @@ def test_two_processes_share_the_samples_of_one(train: Callable[..., Run], tmp_p
     assert done.result["devices"] == 2
     assert losses(one).numel() > 6
     torch.testing.assert_close(losses(two), losses(one), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "whole"), [("graphsage", "false"), ("gcn", "false"), ("gcn", "true")], ids=str
+)
+def test_two_processes_train_on_a_graph_on_disk_as_one(
+    train: Callable[..., Run], tmp_path: Path, model: str, whole: str
+) -> None:
+    """By samples of the mapped graph, or all of it, with the weights that it has."""
+    draw, disk = torch.Generator().manual_seed(0), tmp_path / "net"
+    y = torch.randint(3, (400,), generator=draw)
+    ends = torch.randint(400, (2, 5000), generator=draw)
+    ends = ends[:, (y[ends[0]] == y[ends[1]]) | (torch.rand(5000, generator=draw) < 0.1)]
+    weights = torch.rand(ends.shape[1], generator=draw)
+    build_graph(ends, disk, num_nodes=400, weights=weights)
+    np.save(disk / "x.npy", torch.nn.functional.one_hot(y, 8).float() + torch.randn(400, 8, generator=draw))
+    np.save(disk / "y.npy", y)
+    options = (
+        "dataset=custom", f"dataset.path={disk}", f"dataset.in_memory={whole}", f"model={model}",
+        "device=cpu", "model.dropout=0", "trainer.log_every=1", "trainer.plots=false", "seed=1",
+        "trainer.max_epochs=3",
+    )  # fmt: skip
+    for devices in (1, 2):
+        (tmp_path / str(devices)).mkdir()
+        done = train(*options, f"trainer.devices={devices}", folder=tmp_path / str(devices))
+        assert (done.status, done.errors) == (0, "")
+        assert ("sampler=neighbor" in done.output) == (whole == "false")
+    found, alone = losses(tmp_path / "2"), losses(tmp_path / "1")
+    assert found.numel() >= 3
+    torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_a_killed_process_ends_the_run_with_one_line(start: Callable[..., Started], tmp_path: Path) -> None:
