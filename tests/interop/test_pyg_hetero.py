@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -232,7 +233,7 @@ def _double(module: Any) -> None:
 
 
 def _project(layer: Any) -> None:
-    layer.project, layer.lin = True, torch.nn.Linear(WIDTH, WIDTH)
+    layer.project, layer.lin = True, pyg.Linear(WIDTH, WIDTH)
 
 
 #: What changes the layer of the first relation, so that it runs by itself, and a part of the reason.
@@ -290,6 +291,10 @@ def test_what_runs_relation_by_relation() -> None:
     lazy = interop.accelerate(layer_of(lambda r: pyg.SAGEConv((-1, -1), OUT)), convert="always")
     close(joined(lazy(of_kinds(X), EDGES)), joined(lazy(of_kinds(X), EDGES)))
     assert "no sizes yet" in left(lazy)
+    capture = SimpleNamespace(takes=lambda device: True, is_capturing=lambda: True)
+    with mock.patch.object(graphs, "path", return_value=capture):
+        lazy(of_kinds(X), edges_of(5))
+    assert "a CUDA graph is captured" in left(lazy)
     slow = interop.accelerate(layer_of(sage))
     with mock.patch.object(graphs, "_OF_CPU", graphs.replace(graphs._OF_CPU, graph_us=1e9)):
         slow(of_kinds(X), edges_of(7))

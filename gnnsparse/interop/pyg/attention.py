@@ -105,7 +105,7 @@ def _block_edges(num_nodes: dict[str, int], edges: dict[Relation, Any], by_relat
             raise FallbackError(f"the adjacency is a {type(given).__name__}")
     first, *others = edges.values()
     joining = _Joining(tuple(num_nodes.items()), tuple(edges), by_relation)
-    joined: torch.Tensor = memo.graph(first).result(joining, first, *others)
+    joined: torch.Tensor = memo.graph(first).result(joining, first, *others, waits=True)
     return joined
 
 

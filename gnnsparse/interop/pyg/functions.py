@@ -89,9 +89,6 @@ def as_edges(matrix: torch.Tensor, given: dict[str, Any]) -> tuple[torch.Tensor,
         raise FallbackError("the adjacency needs a gradient")
     if matrix.layout == torch.sparse_csc:  # which PyG refuses
         raise FallbackError("the adjacency is a tensor of layout torch.sparse_csc")
-    graph = memo.graph(matrix)
-    if matrix.is_cuda and path().is_capturing() and (_edges_of,) not in graph.results:
-        raise FallbackError("a CUDA graph is captured, and this graph is not known: run the model before")
     values = matrix._values() if matrix.layout == torch.sparse_coo else matrix.values()
     of_edges = {
         "edge_weight": values,
@@ -99,7 +96,8 @@ def as_edges(matrix: torch.Tensor, given: dict[str, Any]) -> tuple[torch.Tensor,
         "edge_type": values,
     }
     given = {**given, **{name: value for name, value in of_edges.items() if given.get(name) is None}}
-    return graph.result(_edges_of, matrix), (matrix.shape[1], matrix.shape[0]), given
+    edges = memo.graph(matrix).result(_edges_of, matrix, waits=True)
+    return edges, (matrix.shape[1], matrix.shape[0]), given
 
 
 def _edges_of(matrix: torch.Tensor) -> torch.Tensor:

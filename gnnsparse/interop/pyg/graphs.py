@@ -45,6 +45,7 @@ _OF_CPU = ConversionRates(
 #: Products after which a graph is taken for one that is used for long, and prepared in full.
 _LONG = 4
 _NEVER = 2**62
+_CAPTURED = "a CUDA graph is captured, and this graph is not known: run the model before"
 
 
 @dataclass(frozen=True)
@@ -207,11 +208,18 @@ class Graph:
         self.made: dict[Any, _Made] = {}
         self._problems: dict[Any, str] = {}
 
-    def result(self, function: Callable[..., Any], edges: Any, *tensors: torch.Tensor) -> Any:
-        """Return what a function makes of edges and tensors, cached as long as these are as they were."""
+    def result(
+        self, function: Callable[..., Any], edges: Any, *tensors: torch.Tensor, waits: bool = False
+    ) -> Any:
+        """Return what a function makes of edges and tensors, cached as long as these are as they were.
+
+        `waits`: it makes the host wait for a GPU, which the capture of a CUDA graph forbids.
+        """
         key = (function, *map(id, tensors))
         known = self.results.get(key)
         if known is None or not known.holds(*tensors):
+            if waits and path().takes(edges.device) and path().is_capturing():
+                raise FallbackError(_CAPTURED)
             while len(self.results) >= MOST_RESULTS:
                 self.results.popitem(last=False)
             with outside():
@@ -248,7 +256,7 @@ class Graph:
         if made is not None and (captures or not is_full):
             return made
         if captures:
-            raise FallbackError("a CUDA graph is captured, and this graph is not known: run the model before")
+            raise FallbackError(_CAPTURED)
         if decision.preparation is None:
             self.fallback_until, self.why = decision.until, decision.why
             raise NotYetError(decision.why)

@@ -164,15 +164,16 @@ def _transformer(
     return term
 
 
-#: The layers whose calls are read here, and their linear maps.
-_READERS: dict[type, tuple[Callable[..., _Term], tuple[str, ...]]] = {
-    conv.SAGEConv: (_sage, ("lin_l", "lin_r")),
-    conv.GraphConv: (_graph, ("lin_rel", "lin_root")),
-    conv.GINConv: (_gin, ()),
-    conv.GCNConv: (_gcn, ("lin",)),
-    conv.GATConv: (_gat, ()),
-    conv.TransformerConv: (_transformer, ()),
+#: The layers whose calls are read here.
+_READERS: dict[type, Callable[..., _Term]] = {
+    conv.SAGEConv: _sage,
+    conv.GraphConv: _graph,
+    conv.GINConv: _gin,
+    conv.GCNConv: _gcn,
+    conv.GATConv: _gat,
+    conv.TransformerConv: _transformer,
 }
+_METHODS = {kind: {name for name in dir(kind) if callable(getattr(kind, name))} for kind in _READERS}
 
 
 def _check_edges(edges: Any) -> None:
@@ -189,14 +190,16 @@ def _kind_of(layer: Any) -> type:
         raise FallbackError(f"{type(layer).__name__} is not joined")
     if is_watched(layer):
         raise FallbackError("it has hooks")
-    if any(callable(getattr(kind, name, None)) for name in layer.__dict__):
+    if not layer.__dict__.keys().isdisjoint(_METHODS[kind]):
         raise FallbackError("a method was replaced in this layer")
     if "parametrizations" in layer._modules:
         raise FallbackError("its parameters are computed (torch.nn.utils.parametrize)")
-    if any(type(p) is UninitializedParameter for p in layer.parameters()):
-        raise FallbackError("its parameters have no sizes yet")
-    for name in _READERS[kind][1]:
-        if name in layer._modules and not is_plain_linear(layer._modules[name], Linear):
+    for name, linear in layer._modules.items():
+        if linear is None or not name.startswith(("lin", "res")):
+            continue
+        if type(linear._parameters.get("weight")) is UninitializedParameter:
+            raise FallbackError("its parameters have no sizes yet")
+        if not is_plain_linear(linear, Linear):
             raise FallbackError(f"its `{name}` is no plain linear layer, or has hooks")
     why = unsuitable_whole(layer, kind) if kind in FUSED else unsuitable(layer, steps_of(kind))
     if why is None and reduction_of(layer.aggr_module) not in ("sum", "mean"):
@@ -211,7 +214,7 @@ def _read(call: Call) -> _Term:
     layer, arguments, options = call
     kind = _kind_of(layer)
     try:
-        term = _READERS[kind][0](layer, *arguments, **options)
+        term = _READERS[kind](layer, *arguments, **options)
     except TypeError as problem:  # arguments that the layer does not have
         raise FallbackError(str(problem)) from None
     _check_edges(term.edges)
@@ -317,7 +320,7 @@ class _JoinedRecipe(Recipe):
 def _joined(terms: list[_Term], places: Iterable[_Place]) -> torch.Tensor:
     """Return the edges of relations as one tensor, or raise FallbackError."""
     edges = [term.edges for term in terms]
-    joined: torch.Tensor = memo.graph(edges[0]).result(_Joining(tuple(places)), *edges)
+    joined: torch.Tensor = memo.graph(edges[0]).result(_Joining(tuple(places)), *edges, waits=True)
     if joined.shape[1] == 0:
         raise FallbackError("there are no edges")
     if terms[0].settings.convert == "auto":
