@@ -346,18 +346,15 @@ class Library:
         return made[variant][0]
 
 
+def gather_and_sum(x: torch.Tensor, source: torch.Tensor, target: torch.Tensor, rows: int) -> torch.Tensor:
+    return x.new_zeros(rows, x.shape[1]).index_add_(0, target, x[source])
+
+
 def compiled(work: Workload) -> Callable[[], torch.Tensor]:
-    """Bind a gather and a sum over edges, without weights, that torch.compile makes one kernel of."""
+    """Bind a gather and a sum over edges, without weights, compiled once for a dtype."""
     csr, (x,) = work.subject.csr, work.dense
     check_memory(csr, work.row_bytes)
-    source, target = edge_index_of(csr)
-    torch.compiler.reset()
-
-    @torch.compile(dynamic=False)
-    def product(x: torch.Tensor) -> torch.Tensor:
-        return x.new_zeros(csr.rows, x.shape[1]).index_add_(0, target, x[source])
-
-    return lambda: product(x)
+    return partial(torch.compile(gather_and_sum, dynamic=True), x, *edge_index_of(csr), csr.rows)
 
 
 def register(options: argparse.Namespace) -> list[str]:

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import peers
 from benchmarks.peers import RIVALS
 from gnnsparse.bench.candidates import PEERS, Peer, peer_precision
+from gnnsparse.bench.workload import Workload, make_subject
 from gnnsparse.precision import Precision
+from gnnsparse.testing import random_graph
 
 ROOT = Path(peers.__file__).parents[1]
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -143,6 +146,15 @@ def test_each_library_has_a_file_that_its_functions_are_called_from() -> None:
             (glue,) = (Path(word) for word in command if word.endswith(".cu") and "rivals" in word)
             assert glue.exists()
     assert {path.stem for path in peers.GLUE.glob("*.cu")} == {name.split("-")[0].lower() for name in RIVALS}
+
+
+def test_what_is_compiled_is_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    subject = make_subject("g", random_graph(30, 20, 0.2), "none")
+    work = Workload(subject, "spmm", Precision.FP32, 8)
+    want = torch.zeros(30, 20, dtype=torch.float64)
+    want.index_put_((subject.csr.row_index(), subject.csr.indices.long()), want.new_ones(()), accumulate=True)
+    assert torch.allclose(peers.compiled(work)().double(), want @ work.dense[0].double(), atol=1e-5)
 
 
 def test_libraries_stay_out_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
