@@ -162,16 +162,20 @@ class OpenFile:
         return tensors, facts
 
     def _mapped(self) -> Any:
-        """Map the file, privately: what is written to an array is not written to the file."""
-        os.posix_fadvise(self.descriptor, 0, self.size, os.POSIX_FADV_WILLNEED)
-        try:  # not by the module mmap, whose objects each keep a descriptor of the few that a process has
+        """Map the file, privately: what is written to an array is not written to the file.
+
+        None: there is no /proc, or too much is mapped, or the file system maps nothing.
+        """
+        with contextlib.suppress(RuntimeError, OSError):
+            os.posix_fadvise(self.descriptor, 0, self.size, os.POSIX_FADV_WILLNEED)
+            # Not by the module mmap, whose objects each keep a descriptor of the few that a process has.
             return torch.UntypedStorage.from_file(f"/proc/self/fd/{self.descriptor}", False, self.size)
-        except RuntimeError as error:
-            raise OSError(f"it can't be mapped: {error}") from error
+        return None
 
     def _arrays(self, described: dict[str, Any], start: int, mapped: bool) -> dict[str, torch.Tensor]:
         """Take all arrays, which lie one behind the other, from the mapped file, or read them."""
         at, total, layout = start, 0, []
+        storage = self._mapped() if mapped else None
         ordered = sorted(described.items(), key=lambda item: [*map(int, item[1]["data_offsets"])])
         for name, entry in ordered:
             dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
@@ -180,14 +184,12 @@ class OpenFile:
                 raise ValueError(f"array {name!r} is not where the one before it ends")
             if at % dtype.itemsize:
                 raise ValueError(f"array {name!r} is not aligned")
-            layout.append((name, dtype, shape, at, at if mapped else total))
+            layout.append((name, dtype, shape, at, total if storage is None else at))
             # What is read is aligned to more than the size of an element.
             at, total = start + end, total - (begin - end) // _ALIGNMENT * _ALIGNMENT
         if at != self.size:
             raise ValueError(f"they take {at - start} bytes, and the file has {self.size - start} for them")
-        if mapped:
-            storage = self._mapped()
-        else:
+        if storage is None:
             check_memory("cache", total, "a file of the cache")
             memory = mmap.mmap(-1, max(total, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with contextlib.suppress(AttributeError, OSError):

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -126,6 +127,18 @@ def test_a_mapped_file_is_replaced_and_removed_while_it_is_in_use(own_cache: Pat
 def test_files_on_a_network_are_read(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another machine may remove them, so that there is nothing left to map."""
     monkeypatch.setattr(os, "major", lambda _: 0)
+    prepare()
+    hit = prepare()
+    assert hit.cache_hit
+    assert not is_mapped(the_file(own_cache))
+    assert same(results(hit), RESULTS)
+
+
+@pytest.mark.usefixtures("small_files_are_mapped")
+def test_files_that_cannot_be_mapped_are_read(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where /proc is not mounted."""
+    refuse = mock.Mock(side_effect=RuntimeError("unable to open file"))
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", refuse)
     prepare()
     hit = prepare()
     assert hit.cache_hit
