@@ -142,7 +142,7 @@ OTHERS = {
     "torch.compile": "torch",
     "pyg": "pip install torch-geometric (pyg_lib has no sum over edges by itself)",
     "FA4, FlexAttention FLASH": "pip install flash-attn-4 nvidia-cutlass-dsl[cu13] quack-kernels",
-    "Fused3S": "github.com/HPCForge/Fused3S 3480ef4c, src/: python setup.py build_ext",
+    "Fused3S": "github.com/HPCForge/Fused3S 3480ef4c, src/: setup.py; with CUDA 13 F3S.cpp by nvcc -x cu",
     "turbo-gnn": "github.com/Abusagit/Turbo-GNN 5a883d2: pip install --no-build-isolation .",
     "anemoi": "github.com/ecmwf/anemoi-core models-0.18.0: models/src/anemoi/models/triton/gt.py",
     "DF-GNN": "github.com/zli96/DF-GNN f4d1b92: pip install --no-build-isolation .",
