@@ -1,6 +1,6 @@
 """How long `prepare` takes to build a graph, and to read it from the cache: at first and later in a process.
 
-    python -m benchmarks.cache /work/shared/data/graphs/ogbl_ddi.npz --out benchmarks/results/cache_cpu.json
+    python -m benchmarks.cache DATA/graphs/ogbl_ddi.npz --out benchmarks/results/cache_cpu.json
 
 The graph is an npz with `indptr` and `indices`, and gets "gcn" weights. Each repeat is a process of its own.
 Times are medians, by the clock and of the process's CPU: on a machine that other work shares the second is
