@@ -161,11 +161,13 @@ def task_name(cfg: DictConfig) -> str:
     names = [OmegaConf.select(cfg, f"{group}.name") for group in ("dataset", "model")]
     with naming("dataset"):
         entry = CATALOG[CATALOG.check(names[0])]
+    accepted = MODELS[MODELS.check(names[1])].tasks
+    with naming("dataset"):
         asked = OmegaConf.select(cfg, "dataset.task")
         task = asked if asked in entry.tasks else entry.task
-        if entry.also and task != asked:
+        if entry.also and (task != asked or task not in accepted):  # links may be those of a typed graph
             task = task_of(load_dataset(OmegaConf.to_yaml(cfg.dataset, resolve=True)))
-    if task not in MODELS[MODELS.check(names[1])].tasks:
+    if task not in accepted:
         fitting = ", ".join(name for name, model in MODELS.items() if task in model.tasks)
         raise ValueError(
             f"model: got {cfg.model.name} for {cfg.dataset.name}, a data set of {task}s; accepted: {fitting}"

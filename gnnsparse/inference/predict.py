@@ -229,7 +229,8 @@ def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]
     if not Path(data).exists() or _OWN not in CATALOG:
         files = "" if _OWN not in CATALOG else ", a file or a folder"
         bad_value("data", f"got {data!r}; accepted: {', '.join(CATALOG)}{files}")
-    if recipe.task == "link" and name == _OWN:  # pairs of nodes of the graph that was trained on
+    # Pairs of nodes of the graph that was trained on.
+    if recipe.task in ("link", "typed_link") and name == _OWN:
         return _OWN, {**trained, "pairs": data}
     features = {} if recipe.feature_names is None else {"feature_columns": list(recipe.feature_names)}
     own = trained if name in (_OWN, None) else {}

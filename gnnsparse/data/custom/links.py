@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from gnnsparse.data.custom.build import PARTS, BuildOptions, Content, FileOptions, split_items
 from gnnsparse.data.custom.build import features_of_nodes as features_of
 from gnnsparse.data.custom.build import graph_of as graph_with
-from gnnsparse.data.custom.tables import ENDINGS, columns_of_edges, read_table
+from gnnsparse.data.custom.tables import ENDINGS, columns_of_edges, ends_of_relation, read_table
 from gnnsparse.data.datasets import LinkDataset, draw_negatives, normalize_rows
 from gnnsparse.data.splits import split_generator
 from gnnsparse.data.typed import TypedLinkDataset
@@ -103,29 +102,29 @@ def _parts(content: Content, group: torch.Tensor, own: torch.Tensor, options: Bu
     return split_items(of_links, own, options)
 
 
-def read_pairs(
-    path: Path, options: FileOptions, name: str, sides: Sequence[Mapping[str, int]]
-) -> torch.Tensor:
-    """Read pairs of nodes of a data set, int64 [k, 2], of a table or of the table `edges` in a folder.
-
-    `sides` are the numbers of the nodes that can be sources, and of those that can be targets, by their ids.
-    """
-    files = [path / f"{options.edges or 'edges'}{ending}" for ending in ("", *ENDINGS)]
+def read_pairs(path: Path, options: FileOptions, dataset: LinkDataset | TypedLinkDataset) -> torch.Tensor:
+    """Read pairs of nodes of a data set, int64 [k, 2], of a table or of the table `edges` in a folder."""
+    relation = getattr(dataset, "relation", None)  # which `edges` names in a graph with types
+    edges = "edges" if relation is not None or options.edges is None else options.edges
+    files = [path / f"{edges}{ending}" for ending in ("", *ENDINGS)]
     file = next((file for file in files if file.is_file()), path) if path.is_dir() else path
     if not file.is_file() or not file.name.endswith(ENDINGS):
         bad_value("pairs", f"there is no table {str(path)!r}; accepted: a file {', '.join(ENDINGS)}, or a "
                   "folder with such a file named edges")  # fmt: skip
-    table, ends, _ = columns_of_edges(read_table(file, options.separator), options)
+    read = read_table(file, options.separator)
+    own = options if relation is None else ends_of_relation(read, relation, options)
+    table, ends, _ = columns_of_edges(read, own)
     found = []
-    for at, (option, number) in enumerate(zip(("source", "target"), sides, strict=True)):
+    for at, (option, number) in enumerate(zip(("source", "target"), _numbers_of_ends(dataset), strict=True)):
         texts = table.full_texts(option, str(ends[at])).tolist()
         if (row := next((row for row, text in enumerate(texts) if text not in number), None)) is not None:
-            table.refuse("pairs", str(ends[at]), row, f"nodes of {name}, whose graph scores the pairs")
+            accepted = f"nodes of {dataset.name}, whose graph scores the pairs"
+            table.refuse("pairs", str(ends[at]), row, accepted)
         found.append(torch.tensor([number[text] for text in texts], dtype=torch.int64, device="cpu"))
     return torch.stack(found, dim=1)
 
 
-def numbers_of_ends(dataset: LinkDataset | TypedLinkDataset) -> list[dict[str, int]]:
+def _numbers_of_ends(dataset: LinkDataset | TypedLinkDataset) -> list[dict[str, int]]:
     """Return the numbers by id of the nodes that can be sources, and of those that can be targets."""
     found = []
     for at in (0, 1):

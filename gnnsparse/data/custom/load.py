@@ -30,7 +30,7 @@ from gnnsparse.data.custom.graphs import (
     read_tu,
     tu_title,
 )
-from gnnsparse.data.custom.links import build_links, numbers_of_ends, read_pairs
+from gnnsparse.data.custom.links import build_links, read_pairs
 from gnnsparse.data.custom.readers import (
     OGB_MARK,
     OGB_TYPED_MARK,
@@ -221,10 +221,7 @@ def load_custom(
         if pairs is not None:
             if not isinstance(dataset, (LinkDataset, TypedLinkDataset)):
                 bad_value("pairs", f"got {pairs!r}; accepted: null but for task=link")
-            sides = numbers_of_ends(dataset)
-            dataset = replace(
-                dataset, pairs=read_pairs(Path(pairs).expanduser(), options, dataset.name, sides)
-            )
+            dataset = replace(dataset, pairs=read_pairs(Path(pairs).expanduser(), options, dataset))
     except (ValueError, TypeError) as error:
         text = str(error)
         first = re.match(r"(\w+): ", text)

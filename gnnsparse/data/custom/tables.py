@@ -416,17 +416,22 @@ def _options_of(table: Table, options: FileOptions) -> FileOptions:
     )
 
 
-def _relation(
-    table: Table, relation: Relation, nodes: Mapping[str, Table], options: FileOptions
-) -> tuple[Content, np.ndarray, np.ndarray, str]:
-    """Return the rows of a relation, the texts of both ends, and a line that says what its columns are."""
+def ends_of_relation(table: Table, relation: Relation, options: FileOptions) -> FileOptions:
+    """Return the options of a relation's table, whose columns with the names of its types are the ends."""
     ends: dict[str, Any] = {}
     for option, kind in zip(("source", "target"), relation[::2], strict=True):
         given = getattr(options, option)
         usual = [kind + more for more in ("", "_id", "id")] if relation[0] != relation[2] else []
         columns = table.called([name.casefold() for name in ([given] if given else usual)])
         ends[option] = columns[0] if len(columns) == 1 else None
-    own = replace(options, weight=None, edge_label=None, **ends)
+    return replace(options, weight=None, edge_label=None, **ends)
+
+
+def _relation(
+    table: Table, relation: Relation, nodes: Mapping[str, Table], options: FileOptions
+) -> tuple[Content, np.ndarray, np.ndarray, str]:
+    """Return the rows of a relation, the texts of both ends, and a line that says what its columns are."""
+    own = ends_of_relation(table, relation, options)
     table = _with_names_of_edges(table, own, nodes.get(relation[0]) if relation[0] == relation[2] else None)
     (source, target, weight), row_numbers, unused = _edge_columns(table, own, (), links=True)
     split = table.called((_SPLIT,))[:1]
