@@ -107,7 +107,7 @@ class TypedModel(GraphModel):
         for relation in graph.relations:
             if relation not in self.relations:
                 bad_value("graph", f"has {relation}; accepted: {', '.join(map(str, self.relations))}")
-        hidden = {kind: hidden[kind] for kind in graph.num_nodes}
+        hidden = {kind: self._of_graph(kind, hidden, count) for kind, count in graph.num_nodes.items()}
         for conv, norm in zip(self.convs, self.norms, strict=True):
             dropped = {kind: dropout(of, self.dropout, self.training) for kind, of in hidden.items()}
             found = self.convolve(conv, dropped, graph)
@@ -117,6 +117,15 @@ class TypedModel(GraphModel):
         if self.head is None or self.target is None:
             return hidden
         return self.head(dropout(hidden[self.target], self.dropout, self.training))
+
+    def _of_graph(self, kind: str, hidden: dict[str, torch.Tensor], count: int) -> torch.Tensor:
+        if kind not in hidden:
+            bad_value("graph", f"has nodes of type {kind!r}; accepted: {', '.join(map(repr, hidden))}")
+        if (own := hidden[kind].shape[0]) != count:
+            has = "embeddings" if kind in self.embedded else "features"
+            problem = f"has {count} nodes of type {kind!r}, and there are {has} of {own}"
+            bad_value("graph", f"{problem}; accepted: as many (new nodes need features)")
+        return hidden[kind]
 
     def _inputs(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if not isinstance(x, Mapping):

@@ -91,5 +91,14 @@ def test_wrong_input_is_named(name: str) -> None:
     other = {("paper", "sees", "paper"): torch.zeros(2, 1, dtype=torch.int64)}
     with pytest.raises(ValueError, match=r"graph: has \('paper', 'sees', 'paper'\); accepted: "):
         model(data.x, other)
+    more = TypedGraph({**data.graph.num_nodes, "author": 11}, data.graph.edges)
+    with pytest.raises(
+        ValueError, match="graph: has 11 nodes of type 'author', and there are embeddings of 10"
+    ):
+        model(data.x, more)
+    with pytest.raises(
+        ValueError, match="graph: has nodes of type 'editor'; accepted: 'paper', 'venue', 'author'"
+    ):
+        model(data.x, TypedGraph({**data.graph.num_nodes, "editor": 1}, data.graph.edges))
     with pytest.raises(ValueError, match="out_channels: got 2; accepted: 1, the score of a pair"):
         MODELS[name].for_task("typed_link").build(4, out_channels=2, hidden_channels=8)
