@@ -239,6 +239,16 @@ class TypedLinkDataset(_OfTypedGraph):
         """Return for pairs, int64 [k, 2], whether they are edges of any part, bool [k]."""
         return are_in(self.known_keys, self.keys(pairs))
 
+    @property
+    def joined_to_all(self) -> torch.Tensor:
+        """Whether a source has edges of the three parts to all targets, bool [sources]."""
+        known, (sources, targets) = self.known_keys, self.sizes
+        counts = (known // targets).bincount(minlength=sources)
+        if self.relation[0] == self.relation[2]:  # a source is no target of itself
+            itself = torch.arange(sources, dtype=torch.int64, device=known.device) * (targets + 1)
+            counts += ~are_in(known, itself)
+        return counts >= targets
+
     def draw_targets(
         self, sources: torch.Tensor, count: int, generator: torch.Generator, known: torch.Tensor | None = None
     ) -> torch.Tensor:

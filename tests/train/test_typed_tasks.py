@@ -131,6 +131,22 @@ def test_drawn_targets_are_no_edges_even_where_few_are_left() -> None:
         dataset.draw_targets(torch.tensor([1]), 1, torch.Generator(), every)
 
 
+def test_edges_of_sources_with_all_targets_are_left_out() -> None:
+    dataset, users = typed_links(), 20
+    everything = torch.tensor([[4, item] for item in range(15)])
+    dataset = replace(dataset, known=torch.cat([dataset.known_keys, dataset.keys(everything)]).unique())
+    assert dataset.joined_to_all.tolist() == [user == 4 for user in range(users)]
+    _, _, data = made("rgcn", dataset, run_of("rgcn"))
+    left = dataset.train_edges[dataset.train_edges[:, 0] != 4]
+    assert data.train_items == len(left) < len(dataset.train_edges)
+    assert bool((next(data.chunks("val")).positive[:, 0] != 4).all())
+    batch = data.gather("train", torch.arange(len(left)))
+    assert torch.equal(batch.positive, left)
+    one = replace(dataset, val_edges=everything[:1])
+    with pytest.raises(ValueError, match="dataset: shop joins all sources of the val part to all targets"):
+        made("rgcn", one, run_of("rgcn"))
+
+
 def test_no_edge_of_a_links_own_time_or_later_reaches_it() -> None:
     dataset = typed_links(times=True, negatives=3)
     _, _, data = made("hgt", dataset, run_of("hgt", replace(SAMPLES, fanouts=(-1, -1))))

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.data.splits import split_generator
 from gnnsparse.data.typed import TypedLinkDataset
+from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import are_in
 from gnnsparse.runtime.memo import cached_property
 from gnnsparse.train.data import MiniBatchData
@@ -74,8 +75,9 @@ class TypedLinkData(MiniBatchData):
 
     A training batch has edges, and for each a target that its source has no edge to, which is drawn anew by
     `seed` and the edges of the batch alone. With a sampler the neighbours of all ends are drawn by `seed` and
-    the number of the step. If edges have times, these are older than the edge that they are drawn for, also
-    in scores and predictions; else scores are of the whole graph.
+    the number of the step. Edges whose source has all targets are left out, as they can't be ranked. If edges
+    have times, these are older than the edge that they are drawn for, also in scores and predictions; else
+    scores are of the whole graph.
 
     Args:
         dataset: the graph and its links.
@@ -94,7 +96,7 @@ class TypedLinkData(MiniBatchData):
         precision, device, preprocess_seconds, cache_hit: see PreparedData.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or all sources of a part have all targets.
     """
 
     def __init__(
@@ -110,7 +112,14 @@ class TypedLinkData(MiniBatchData):
         graph: Any = dataset.graph
         super().__init__(graph, values, batch_size=batch_size, seed=seed, **options)
         self.dataset, self.x = dataset, features_on(self, dataset.x)
-        self._known, self._sampler = dataset.known_keys, None
+        self._known, self._sampler, free = dataset.known_keys, None, ~dataset.joined_to_all
+        self._edges: dict[str, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        for part, edges in dataset.edges.items():
+            rows, times = free[edges[:, 0]].nonzero().flatten(), dataset.times[part]
+            if len(rows) == 0:
+                problem = f"joins all sources of the {part} part to all targets"
+                bad_value("dataset", f"{dataset.name} {problem}; accepted: some that are not")
+            self._edges[part] = edges[rows], None if times is None else times[rows]
         draws = sampler is not None and sampler.draws
         self.draws_scores = draws and dataset.has_times
         self._negatives = dataset.negatives or (_DRAWN if self.draws_scores else None)
@@ -126,7 +135,7 @@ class TypedLinkData(MiniBatchData):
     @property
     def train_items(self) -> int:
         """Number of edges to train on."""
-        return self.dataset.train_edges.shape[0]
+        return len(self._edges["train"][0])
 
     @cached_property
     def known(self) -> torch.Tensor:
@@ -171,7 +180,7 @@ class TypedLinkData(MiniBatchData):
 
     def _drawn(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return training edges, and a target without an edge for each, int64 [batch, 1], on the CPU."""
-        draw, edges = split_generator(int(ids.sum()) % 2**31, self.seed), self.dataset.train_edges[ids]
+        draw, edges = split_generator(int(ids.sum()) % 2**31, self.seed), self._edges["train"][0][ids]
         return edges, self.dataset.draw_targets(edges[:, 0], 1, draw, self._known)
 
     def gather(self, part: str, ids: torch.Tensor) -> TypedLinkBatch:
@@ -183,7 +192,7 @@ class TypedLinkData(MiniBatchData):
         if self._sampler is None:
             yield from super().training_batches(first, batches)
             return
-        times = self.dataset.train_times
+        _, times = self._edges["train"]
         for step, ids in enumerate(batches, first):
             yield self.sample(step, *self._drawn(ids), None if times is None else times[ids])
 
@@ -193,20 +202,17 @@ class TypedLinkData(MiniBatchData):
         These are all, or so many as the data set says, the same in each call. Of the part "train" as many
         edges are taken as the validation part has.
         """
-        of = self.dataset
-        edges, times, known = of.edges[part], of.times[part], self._known
+        of, (edges, times) = self.dataset, self._edges[part]
         if part == "train":
-            count = of.val_edges.shape[0]
-            edges, times = (
-                None if each is None else each[:: max(1, len(each) // count)][:count]
-                for each in (edges, times)
-            )
+            count = len(self._edges["val"][0])
+            some = slice(None, count * max(1, len(edges) // count), max(1, len(edges) // count))
+            edges, times = edges[some], None if times is None else times[some]
         if self._negatives is None:
             everyone = torch.arange(of.sizes[1], dtype=torch.int64, device="cpu")
             others = everyone.expand(len(edges), -1)
         else:
             draw = split_generator(list(of.edges).index(part), self.seed)
-            others = of.draw_targets(edges[:, 0], self._negatives, draw, known)
+            others = of.draw_targets(edges[:, 0], self._negatives, draw, self._known)
         most = _ROOTS if self.draws_scores else _CHUNK
         size = max(1, most // (2 + others.shape[1]))
         for step, ids in enumerate(torch.arange(len(edges), dtype=torch.int64, device="cpu").split(size)):
