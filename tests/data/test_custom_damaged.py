@@ -97,7 +97,7 @@ def test_wrong_arrays(more: dict[str, Any], message: str, tmp_path: Path) -> Non
         ({"metric": "micro_f1"}, "^metric: got 'micro_f1' for labels of the kind class; accepted: accuracy"),
         ({"metric": "best"}, "^metric: got 'best'; accepted"),
         ({"directed": "no"}, "^directed: got str"),
-        ({"format": "hdf5"}, "^format: got 'hdf5'; accepted: auto, pyg, npz, tables, mtx"),
+        ({"format": "hdf5"}, "^format: got 'hdf5'; accepted: auto, pyg, npz, tables, typed, mtx"),
         ({"format": "ogb"}, "^path: .* is a file, which format=ogb is not"),
         ({"seed": -1}, "^seed: got -1"),
         ({"nodes": 3}, "^nodes: got int; accepted: the name of a file"),
