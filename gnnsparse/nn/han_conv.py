@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.errors import check_flag, check_number, check_share
 from gnnsparse.nn.adjacency import GraphLayer
 from gnnsparse.nn.edges import attend, glorot_
-from gnnsparse.nn.hgt_conv import check_typed, key_of, typed_counts, typed_edges
+from gnnsparse.nn.hgt_conv import ModulesOfTypes, check_typed, key_of, typed_counts, typed_edges
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.typed import Relation, TypedGraph
 
@@ -62,7 +62,7 @@ class HANConv(GraphLayer):
         self.k_lin = torch.nn.Linear(out_channels, out_channels)
         self.q = torch.nn.Parameter(torch.empty(1, out_channels))
         linears = {kind: torch.nn.Linear(n, out_channels) for kind, n in self.in_channels.items()}
-        self.proj = torch.nn.ModuleDict(linears)
+        self.proj = ModulesOfTypes(linears)
         self.lin_src, self.lin_dst = torch.nn.ParameterDict(), torch.nn.ParameterDict()
         for relation in relations:
             for vectors in (self.lin_src, self.lin_dst):

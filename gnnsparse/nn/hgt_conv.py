@@ -23,12 +23,39 @@ __all__ = ["HGTConv"]
 _WIDE = 2
 
 
+def _name_of(kind: str) -> str:
+    """Return the name of a type's module or parameter: its own, unless torch has no such names."""
+    is_taken = not kind or any(hasattr(of, kind) for of in (torch.nn.ModuleDict(), torch.nn.ParameterDict()))
+    return (f"<{kind}>" if is_taken else kind).replace(".", "#")
+
+
+class ModulesOfTypes(torch.nn.ModuleDict):
+    """Modules by the names of types, which may be those of attributes, such as "items", and have dots."""
+
+    def __getitem__(self, kind: str) -> torch.nn.Module:
+        return super().__getitem__(_name_of(kind))
+
+    def __setitem__(self, kind: str, module: torch.nn.Module) -> None:
+        super().__setitem__(_name_of(kind), module)
+
+    def __contains__(self, kind: str) -> bool:
+        return super().__contains__(_name_of(kind))
+
+
+class _ParametersOfTypes(torch.nn.ParameterDict):
+    def __getitem__(self, kind: str) -> Any:
+        return super().__getitem__(_name_of(kind))
+
+    def __setitem__(self, kind: str, parameter: Any) -> None:
+        super().__setitem__(_name_of(kind), parameter)
+
+
 class _Maps(torch.nn.Module):
     """A linear map for each type of nodes, under the names that PyG gives them."""
 
     def __init__(self, channels: dict[str, int], out: int) -> None:
         super().__init__()
-        self.lins = torch.nn.ModuleDict({kind: torch.nn.Linear(n, out) for kind, n in channels.items()})
+        self.lins = ModulesOfTypes({kind: torch.nn.Linear(n, out) for kind, n in channels.items()})
 
     def reset_parameters(self) -> None:
         for linear in self.lins.values():
@@ -93,9 +120,7 @@ class HGTConv(GraphLayer):
         self.out_lin = _Maps(dict.fromkeys(self.node_types, out_channels), out_channels)
         count, dim = heads * len(self.edge_types), out_channels // heads
         self.k_rel, self.v_rel = _Matrices(count, dim), _Matrices(count, dim)
-        self.skip = torch.nn.ParameterDict(
-            {kind: torch.nn.Parameter(torch.empty(1)) for kind in self.node_types}
-        )
+        self.skip = _ParametersOfTypes({kind: torch.nn.Parameter(torch.empty(1)) for kind in self.node_types})
         self.p_rel = torch.nn.ParameterDict()
         for relation in self.edge_types:
             self.p_rel[key_of(relation)] = torch.nn.Parameter(torch.empty(1, heads))

@@ -111,6 +111,22 @@ def test_layers_have_the_precision_of_a_prepared_graph(kind: type) -> None:
         ours(nodes, made)
 
 
+@pytest.mark.parametrize("kind", [HGTConv, HANConv])
+def test_types_may_have_names_that_modules_have(kind: type) -> None:
+    nodes, edges = graph(*GRAPHS[0])
+    other = dict(zip(IN, ["items", "a.b", "", "training"], strict=True))
+    renamed = [(other[source], name, other[target]) for source, name, target in RELATIONS]
+    theirs = {other[of]: count for of, count in IN.items()}
+    ours, named = layers(kind)[0], kind(theirs, OUT, (list(theirs), renamed), HEADS)
+    for mine, his in zip(named.parameters(), ours.parameters(), strict=True):
+        mine.data.copy_(his.data)
+    wanted = ours(nodes, edges)
+    found = named({other[of]: x for of, x in nodes.items()}, dict(zip(renamed, edges.values(), strict=True)))
+    for of, y in wanted.items():
+        assert y is found[other[of]] or torch.equal(y, found[other[of]])
+    copy.deepcopy(named).load_state_dict(named.state_dict())
+
+
 def test_a_change_of_an_edge_is_seen() -> None:
     nodes, edges = graph(*GRAPHS[0])
     ours, theirs = layers()
