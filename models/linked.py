@@ -13,7 +13,7 @@ from gnnsparse.errors import bad_value, check_integer
 from models.conv_stack import UniformStack
 from models.registry import register_around
 
-__all__ = ["Linked", "PairScore"]
+__all__ = ["Linked", "PairScore", "Scorer"]
 
 
 class PairScore(torch.nn.Module):
@@ -51,7 +51,36 @@ class PairScore(torch.nn.Module):
         return last(x)[:, 0]
 
 
-class Linked(torch.nn.Module):
+class Scorer(torch.nn.Module):
+    """A model of nodes, `encoder`, and the score of pairs of them, `predictor`.
+
+    Args:
+        out_channels: 1, the score of a pair.
+        predictor_layers: number of linear layers of PairScore.
+    """
+
+    encoder: Any
+    predictor: PairScore
+
+    def __init__(self, out_channels: int, predictor_layers: int) -> None:
+        super().__init__()
+        if out_channels != 1:
+            bad_value("out_channels", f"got {out_channels}; accepted: 1, the score of a pair")
+        check_integer("predictor_layers", predictor_layers)
+
+    @property
+    def first_layer(self) -> torch.nn.Module:
+        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
+        layer: torch.nn.Module = self.encoder.first_layer
+        return layer
+
+    @property
+    def num_convolutions(self) -> int:
+        """The number of convolutions, for each of which a sampler draws neighbours."""
+        return int(self.encoder.num_convolutions)
+
+
+class Linked(Scorer):
     """Learnt embeddings of the nodes, a model of nodes on them, and PairScore.
 
     It is the network of the Open Graph Benchmark's example for ogbl-ddi (Hu et al. 2020).
@@ -85,28 +114,15 @@ class Linked(torch.nn.Module):
         directed: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__()
-        if out_channels != 1:
-            bad_value("out_channels", f"got {out_channels}; accepted: 1, the score of a pair")
-        check_integer("predictor_layers", predictor_layers)
+        super().__init__(out_channels, predictor_layers)
         width = check_integer("hidden_channels", hidden_channels)
         if not features:
             self.embedding = torch.nn.Embedding(in_channels, width)
             torch.nn.init.xavier_uniform_(self.embedding.weight)
         inputs = in_channels if features else width
-        encoder: Any = self.encoder_class(inputs, width, width, num_layers=num_layers, **options)
-        self.encoder = encoder
-        self.predictor = PairScore(width, predictor_layers, encoder.dropout, directed)
-
-    @property
-    def first_layer(self) -> torch.nn.Module:
-        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
-        return self.encoder.first_layer
-
-    @property
-    def num_convolutions(self) -> int:
-        """The number of sampled blocks that `forward` takes in place of one graph."""
-        return self.encoder.num_convolutions
+        make: Any = self.encoder_class
+        self.encoder = make(inputs, width, width, num_layers=num_layers, **options)
+        self.predictor = PairScore(width, predictor_layers, self.encoder.dropout, directed)
 
     def forward(
         self,

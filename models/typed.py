@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_type, bad_value, check_integer
+from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn import dropout
 from gnnsparse.sparse.typed import Relation, TypedGraph
-from models.linked import PairScore
+from models.linked import PairScore, Scorer
 from models.parts import GraphModel, check_layers, make_norm
 
 __all__ = ["LinkedTyped", "TypedModel"]
@@ -141,7 +141,7 @@ class TypedModel(GraphModel):
         return hidden
 
 
-class LinkedTyped(torch.nn.Module):
+class LinkedTyped(Scorer):
     """A TypedModel of all types, and PairScore of a source and a target.
 
     Attributes:
@@ -169,31 +169,17 @@ class LinkedTyped(torch.nn.Module):
         types: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__()
-        if out_channels != 1:
-            bad_value("out_channels", f"got {out_channels}; accepted: 1, the score of a pair")
-        check_integer("predictor_layers", predictor_layers)
+        super().__init__(out_channels, predictor_layers)
         kinds: tuple[str, str] = ("node", "node") if types is None else types["link"]
         self.source, self.target = kinds
         make: Any = self.encoder_class
-        encoder: TypedModel = make(in_channels, hidden_channels, hidden_channels, types=types, **options)
-        self.encoder = encoder
-        self.predictor = PairScore(hidden_channels, predictor_layers, encoder.dropout, directed=True)
+        self.encoder = make(in_channels, hidden_channels, hidden_channels, types=types, **options)
+        self.predictor = PairScore(hidden_channels, predictor_layers, self.encoder.dropout, directed=True)
 
     @property
     def typed_graph(self) -> str:
         """Whether layers take the operand of a prepared graph, see TypedModel."""
-        return self.encoder.typed_graph
-
-    @property
-    def first_layer(self) -> torch.nn.Module:
-        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
-        return self.encoder.first_layer
-
-    @property
-    def num_convolutions(self) -> int:
-        """The number of layers, for each of which a sampler draws a hop."""
-        return self.encoder.num_convolutions
+        return str(self.encoder.typed_graph)
 
     def forward(
         self, x: Mapping[str, torch.Tensor], graph: TypedGraph | Mapping[Relation, Any]

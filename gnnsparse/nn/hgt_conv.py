@@ -23,10 +23,13 @@ __all__ = ["HGTConv"]
 _WIDE = 2
 
 
+#: Names that no module or parameter in a dictionary of torch can have.
+_TAKEN = frozenset(["", *dir(torch.nn.ModuleDict()), *dir(torch.nn.ParameterDict())])
+
+
 def _name_of(kind: str) -> str:
-    """Return the name of a type's module or parameter: its own, unless torch has no such names."""
-    is_taken = not kind or any(hasattr(of, kind) for of in (torch.nn.ModuleDict(), torch.nn.ParameterDict()))
-    return (f"<{kind}>" if is_taken else kind).replace(".", "#")
+    """Return the name of a type's module or parameter: its own, unless torch refuses it."""
+    return (f"<{kind}>" if kind in _TAKEN else kind).replace(".", "#")
 
 
 class ModulesOfTypes(torch.nn.ModuleDict):

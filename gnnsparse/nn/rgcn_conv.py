@@ -72,14 +72,15 @@ class RelationRecipe(Recipe):
         ranges = whole if self.form == "all" else _ranges_of(source, kind, size[0], self.relations)
         if ranges.rows * _FEWER >= whole.rows:
             ranges = whole
-        pairs, place = (kind * size[0] + source).unique(return_inverse=True)
-        if self.form == "auto" and len(pairs) * _FEW <= ranges.rows:
-            operand = self.prepare(torch.stack([place, target]), (len(pairs), size[1]), share)
-            kind, source = pairs // size[0], pairs % size[0]
-            rows = torch.arange(len(pairs), device=pairs.device, dtype=torch.int64)
-            select = exact.prepare(torch.stack([source, rows]), (size[0], len(pairs)))
-            counts = torch.bincount(kind, minlength=self.relations).tolist()
-            return Relations(operand, None, None, (kind, source), select, counts)
+        if self.form == "auto":
+            pairs, place = (kind * size[0] + source).unique(return_inverse=True)
+            if len(pairs) * _FEW <= ranges.rows:
+                operand = self.prepare(torch.stack([place, target]), (len(pairs), size[1]), share)
+                kind, source = pairs // size[0], pairs % size[0]
+                rows = torch.arange(len(pairs), device=pairs.device, dtype=torch.int64)
+                select = exact.prepare(torch.stack([source, rows]), (size[0], len(pairs)))
+                counts = torch.bincount(kind, minlength=self.relations).tolist()
+                return Relations(operand, None, None, (kind, source), select, counts)
         edges = torch.stack([ranges.rows_of(source, kind, self.relations), target])
         return Relations(self.prepare(edges, (ranges.rows, size[1]), share), None, ranges)
 
@@ -285,9 +286,10 @@ class RGCNConv(GraphLayer):
         )
         if isinstance(adj, TypedGraph):
             self._check_typed(adj, edge_type, size)
+            count = adj.num_edges
         else:
             check_typed_edges(adj, edge_type)
-        count = adj.num_edges if isinstance(adj, TypedGraph) else adj.shape[1]
+            count = adj.shape[1]
         form = "bases" if self._is_by_bases(sources, size[0], count) else "auto"
         recipe = RelationRecipe(self.num_relations, self._is_mean, form, self.precision or Precision.FP32)
         if isinstance(adj, TypedGraph):
@@ -302,7 +304,7 @@ class RGCNConv(GraphLayer):
         if len(graph.relations) != self.num_relations:
             got = f"has {len(graph.relations)} relations"
             bad_value("adj", f"{got}; accepted: {self.num_relations}, as num_relations")
-        if size != (nodes := sum(graph.num_nodes.values()),) * 2:
+        if size != (nodes := graph.block_size[1],) * 2:
             bad_value("x", f"has {' and '.join(map(str, size))} rows; accepted: {nodes}, as the graph")
 
     @property

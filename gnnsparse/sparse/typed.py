@@ -186,7 +186,7 @@ class TypedGraph:
 
     def of_relations(self, recipe: Any) -> Any:
         """Return what a layer's recipe makes of `global_edges` and relations, int64 [3, edges], made once."""
-        nodes = sum(self.num_nodes.values())
+        _, nodes = self.block_size
 
         def make() -> Any:
             edges, kinds = self.global_edges()
