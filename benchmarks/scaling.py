@@ -18,6 +18,10 @@ travels behind a product takes none of it; waiting for a rank that is late count
 second of two equal runs without CUDA graphs, whose losses must have equal bits. "predicted_ms" is what
 `gnnsparse plan-cluster` estimates.
 
+"ready_seconds" is from the start of a case, with the graph in memory, to its second step: "connect_seconds"
+for the ranks to connect, in the first case alone, "prepare_seconds" for shards, operands, features and the
+model, and the first step. With "cache_hit" shards came from the cache: an earlier case's, or --folder's.
+
 A case that does not fit into a GPU's memory has "error" in place of times, as any that fails.
 
 With --profile, "profile" has the milliseconds and calls of a step on rank 0, of all kernels and of the 15
@@ -79,7 +83,8 @@ def merged(found: list[dict[str, Any]], one: dict[str, Any] | None) -> dict[str,
         one: the row of one GPU; None: there is none.
     """
     row = dict(found[0])
-    for name in ("ms", "again_ms", "unhidden_ms", "captured_ms", "prepare_seconds"):
+    slowest = ("connect_seconds", "prepare_seconds", "ready_seconds")
+    for name in ("ms", "again_ms", "unhidden_ms", "captured_ms", *slowest):
         if name in row:
             row[name] = max(rank[name] for rank in found)
     for name in ("unhidden_ms", "peak_bytes", "captured_peak_bytes", "run_peak_bytes", "used_bytes"):
@@ -132,6 +137,7 @@ def line_of(row: dict[str, Any]) -> str:
         off = row.get("captured_loss_difference", 0.0)
         parts.append(f"captured {row['captured_ms']:.2f}" + (f" (losses differ by {off:.1e})" if off else ""))
     parts.append(f"unhidden {row['unhidden_ms']:.2f}")
+    parts.append(f"ready in {row['ready_seconds']:.2f} s{', cached' if row['cache_hit'] else ''}")
     if "speedup" in row:
         parts.append(f"{row['speedup']:.2f}x")
     if row["peak_bytes"] is not None:
@@ -231,8 +237,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hidden", type=int, help="features of hidden layers; default: those of each model")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=["fp16", "fp32"])
     parser.add_argument("--ways", nargs="+", choices=("auto", *WAYS), default=["auto"])
-    # The generated graphs have the nodes of a community beside each other, as "community" would put them.
-    parser.add_argument("--parts", choices=PARTITIONS, default="contiguous")
+    parser.add_argument("--parts", choices=PARTITIONS, default="auto")
     parser.add_argument("--capture", choices=("auto", "off"), default="auto", help="CUDA graphs")
     parser.add_argument("--profile", action="store_true", help="break a step down by kernels")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the graphs' nodes and edges")

@@ -85,8 +85,13 @@ class RowProduct:
 
     def operand(self, which: str, *, transposes: bool) -> SparseOperand:
         """Make an operand of the "own" columns, of those of "others", or of the "whole" of them."""
-        shard, rows = self._shard, self._shard.facts.rows
-        csr, values, scale = shard.csr, shard.values, shard.col_scale
+        shard, rows, device = self._shard, self._shard.facts.rows, self._device
+        # Nonzeros are chosen and sorted where products run: a GPU takes milliseconds, and the host seconds.
+        csr = shard.csr.to(device)
+        values, row_scale, scale = (
+            None if one is None else one.to(device)
+            for one in (shard.values, shard.row_scale, shard.col_scale)
+        )
         if which != "whole":
             first, last = (0, rows) if which == "own" else (rows, csr.cols)
             taken = (csr.indices >= first) & (csr.indices < last)
@@ -95,7 +100,7 @@ class RowProduct:
             values = None if values is None else values[taken]
             scale = None if scale is None else scale[first:last]
         if self.exchange.has_own and which != "own":
-            place = _gathered_columns(shard)[0 if which == "whole" else rows :]
+            place = _gathered_columns(shard)[0 if which == "whole" else rows :].to(device)
             count = shard.facts.ranks * shard.facts.most_rows
             index = place[csr.indices.long()].int()
             # Places ascend with the nodes, so that columns of others ascend in each row as before.
@@ -104,12 +109,11 @@ class RowProduct:
                 values = values.new_empty(csr.nnz).index_copy_(0, order.long(), values)
             scale = None if scale is None else scale.new_zeros(count).index_copy_(0, place, scale)
         with outside():  # operands outlive the call
-            scales = (None if one is None else one.to(self._device) for one in (shard.row_scale, scale))
-            weights = Weighted(SparseGraph(csr, values).to(self._device), *scales)
+            weights = Weighted(SparseGraph(csr, values), row_scale, scale)
             auto = self._format == "auto"
             recipe = Recipe(format="csr" if auto else self._format, precision=self._precision)
             prepared = prepare_weighted(weights, recipe) if transposes else _one_sided(weights, recipe)
-            return SparseOperand.on(replace(prepared, auto_format=auto), self._device)
+            return SparseOperand.on(replace(prepared, auto_format=auto), device)
 
     def _operand(self, which: str) -> SparseOperand:
         """Return an operand without its transpose, made when first needed."""

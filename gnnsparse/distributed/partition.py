@@ -19,6 +19,8 @@ from gnnsparse.sparse.prepared import inverse
 
 #: The most nonzeros for which "auto" tries METIS, which takes a second for about two million.
 _METIS_NNZ = 20_000_000
+#: "auto" looks for communities where more than this fraction of the nodes has more neighbours elsewhere.
+_MOVING = 0.1
 #: "auto" tries METIS where communities have at most this fraction of the halo of the graph's own order.
 _LESS = 0.9
 #: METIS may be built with indices of 32 bits.
@@ -124,6 +126,22 @@ def cut_sizes(csr: Csr, partition: Partition) -> list[tuple[int, int, int]]:
     return found
 
 
+def moving(csr: Csr, partition: Partition) -> float:
+    """Return the fraction of nodes that have more neighbours on some other rank than on their own.
+
+    It is what a step of local moving would move, on the device of the matrix: about none where each rank has
+    whole communities, and the most where nodes are divided at random.
+    """
+    parts, sizes = partition.parts, torch.tensor(partition.sizes, dtype=torch.int64, device=csr.device)
+    rank_of = torch.empty(csr.rows, dtype=torch.int64, device=csr.device)
+    ranks = torch.arange(parts, dtype=torch.int64, device=csr.device)
+    rank_of[partition.order.to(csr.device)] = ranks.repeat_interleave(sizes, output_size=csr.rows)
+    pairs = csr.row_index().mul_(parts).add_(rank_of[csr.indices])
+    counts = torch.bincount(pairs, minlength=csr.rows * parts).view(csr.rows, parts)
+    own = counts.gather(1, rank_of[:, None]).flatten()
+    return int((counts.amax(1) > own).sum()) / max(csr.rows, 1)
+
+
 def halo_of(columns: torch.Tensor, start: int, end: int, nodes: int) -> torch.Tensor:
     """Return which of some columns, int64, are not in a range, each once and ascending, int64 [n]."""
     # Marks take less time than the sorting of `unique`.
@@ -143,9 +161,11 @@ def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Part
         parts: number of ranks.
         method: "contiguous": ranges in the graph's own order; "community": ranges along the order of
             communities (`gnnsparse.reorder` documents it); "metis": METIS's k-way partition of A + A^T, which
-            needs the package pymetis; "auto": of these the one with the smallest largest halo, METIS only if
-            it is installed, the graph has at most 20 million nonzeros, and its communities have a halo that
-            is a tenth smaller than that of the graph's own order: else METIS finds little either.
+            needs the package pymetis; "auto": the own order, if at most a tenth of the nodes have more
+            neighbours on another rank than on their own; else of these the one with the smallest largest
+            halo, METIS only if it is installed, the graph has at most 20 million nonzeros, and its
+            communities have a halo that is a tenth smaller than that of the graph's own order: else METIS
+            finds little either.
 
     Returns:
         The partition. It depends on the arguments alone.
@@ -165,7 +185,8 @@ def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Part
     if method != "auto":
         return _MAKERS[method](csr, parts)
     best = _contiguous(csr, parts)
-    if parts == 1:
+    # Where hardly a node would move communities take seconds, and leave as many columns to fetch.
+    if parts == 1 or moving(csr, best) <= _MOVING:
         return best
     halo = _largest_halo(csr, best)
     for name in ("community", "metis"):

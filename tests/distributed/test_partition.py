@@ -17,8 +17,8 @@ from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, pa
 from gnnsparse.distributed.cost import slices_of
 from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.distributed.operations import global_columns
-from gnnsparse.distributed.partition import _MAKERS, balanced_ranges, cut_sizes
-from gnnsparse.distributed.shard import Shard, ShardRecipe, content_of, load_shard
+from gnnsparse.distributed.partition import _MAKERS, balanced_ranges, cut_sizes, moving
+from gnnsparse.distributed.shard import Shard, ShardRecipe, _pack, content_of, load_shard
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
@@ -121,6 +121,47 @@ def test_metis_is_tried_where_communities_say_that_it_can_help(monkeypatch: pyte
     # In its own order, with the blocks beside each other, it has nothing to gain.
     assert partition_rows(SparseGraph.from_edge_index(edges, 200), 2).method == "contiguous"
     assert calls == ["metis"]
+
+
+@given(
+    nodes=st.integers(1, 30), parts=st.integers(1, 4), method=st.sampled_from(METHODS),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_nodes_with_more_neighbours_elsewhere_are_counted(
+    nodes: int, parts: int, method: str, seed: int
+) -> None:
+    graph = random_graph(nodes, nodes, 0.2, seed=seed, hubs=1, empty_rows=0.3)
+    partition = partition_rows(graph, parts, method)
+    count = 0
+    for own in map(partition.owned, range(parts)):
+        row = dense_matrix(graph, None)[own] != 0
+        found = [row[:, partition.owned(rank)].sum(1) for rank in range(parts)]
+        count += int((torch.stack(found).amax(0) > row[:, own].sum(1)).sum())
+    assert moving(graph.csr, partition) == count / nodes
+
+
+def test_nobody_looks_for_communities_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_MAKERS, "community", lambda *_: pytest.fail("looked for communities"))
+    for ranks in (2, 4):  # of four blocks
+        assert (
+            partition_rows(SparseGraph.from_edge_index(blocks_of(4, 50)[1], 200), ranks).method
+            == "contiguous"
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", PARTITIONS)
+@pytest.mark.parametrize("kind", [None, "gcn", "mean"])
+def test_shards_made_on_a_gpu_have_the_bits_of_those_of_the_host(kind: str | None, method: str) -> None:
+    for seed, nodes in enumerate((1, 7, 400)):
+        weighted = kind is None and seed != 1
+        graph = random_graph(nodes, nodes, 0.05, seed=seed, weighted=weighted, hubs=1, empty_rows=0.3)
+        recipe = ShardRecipe(kind, 1.0, 3, method)
+        for made, expected in zip(recipe.make(graph.to("cuda")), recipe.make(graph), strict=True):
+            (arrays, facts), (others, known) = _pack(made), _pack(expected)
+            assert facts == known
+            assert arrays.keys() == others.keys()
+            assert all(torch.equal(array, others[name]) for name, array in arrays.items())
 
 
 def test_wrong_arguments_are_refused() -> None:

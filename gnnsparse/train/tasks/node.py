@@ -525,7 +525,9 @@ class SharedGraphData(FullGraphData):
 
         def part(mask: torch.Tensor) -> SharedPart:
             everyone = known_items(mask.nonzero().flatten(), dataset.y)
-            rows = torch.isin(own, everyone).nonzero().flatten()
+            known = torch.zeros_like(mask)  # in place of `isin`, which sorts
+            known[everyone] = True
+            rows = known[own].nonzero().flatten()
             y, all_y = dataset.y[own[rows]], dataset.y[everyone]
             gather = RowGather(own[rows].to(self.device), self.peers.group)
             fraction = _counted(y) / max(_counted(all_y), 1)
