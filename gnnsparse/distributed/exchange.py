@@ -238,6 +238,12 @@ def gather_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tens
     return found.reshape(ranks, *x.shape)
 
 
+def start_gather(x: torch.Tensor, group: dist.ProcessGroup | None) -> Pending:
+    """Begin to gather the vectors of all ranks, which have one size above 0, [ranks * size]."""
+    found = x.new_empty(dist.get_world_size(group) * x.numel())
+    return Pending(_all_gather(found, x, group=group, async_op=True), found, x)
+
+
 def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
     """Add the tensors of all ranks, rank after rank, so that the sum has the same bits on each of them.
 

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gnnsparse.distributed.exchange import exchange_rows, gather_ranks, shared_sum, sum_over_ranks
+from gnnsparse.distributed.exchange import (
+    Pending,
+    exchange_rows,
+    gather_ranks,
+    shared_sum,
+    start_gather,
+    sum_over_ranks,
+)
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.padding import Padding, current_padding
 
@@ -41,7 +48,12 @@ def agreed_problem(problem: str | None, peers: Peers | None) -> str | None:
 
 def all_of_ranks(number: int, peers: Peers) -> torch.Tensor:
     """Return the number of each rank, int64 [ranks] on the CPU. All ranks call it."""
-    return gather_ranks(torch.tensor([number], dtype=torch.int64, device="cpu"), peers.control)
+    return start_all_of_ranks(number, peers).wait()
+
+
+def start_all_of_ranks(number: int, peers: Peers) -> Pending:
+    """Begin to ask for the number of each rank, as `all_of_ranks` does. All ranks call it in one order."""
+    return start_gather(torch.tensor([number], dtype=torch.int64, device="cpu"), peers.control)
 
 
 def group_options(backend: str, timeout: timedelta | None = None) -> Any:

@@ -16,7 +16,8 @@ import torch
 
 from gnnsparse.data.graph_batches import BatchPlans
 from gnnsparse.data.splits import split_generator
-from gnnsparse.distributed.training import all_of_ranks
+from gnnsparse.distributed.exchange import Pending
+from gnnsparse.distributed.training import start_all_of_ranks
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import PaddedCsr
 from gnnsparse.precision import PRECISIONS
@@ -355,17 +356,23 @@ class NodeBatches:
 
     def inputs(self) -> Iterator[StepInput]:
         """Yield the batches as inputs of steps."""
+        # Ranks begin to agree about a step before the step before it is launched: when its turn has come,
+        # the host does not wait for them.
+        peers, ahead = self._data.peers, deque[tuple[DrawnBatch, Pending | None]]()
         for drawn in prefetch(self._drawn(), self._config.prefetch, self._data.device):
-            yield self.input_of(drawn)
+            ahead.append(
+                (drawn, None if peers is None else start_all_of_ranks(self.buffers.takes(drawn), peers))
+            )
+            if peers is None or len(ahead) == 2:
+                yield self.input_of(*ahead.popleft())
+        for rest in ahead:
+            yield self.input_of(*rest)
 
-    def input_of(self, drawn: DrawnBatch) -> StepInput:
-        """Return what was drawn as the input of a step."""
+    def input_of(self, drawn: DrawnBatch, agreed: Pending | None = None) -> StepInput:
+        """Return what was drawn as the input of a step; `agreed` is on which ranks it fits the buffers."""
         # Too large on some rank, or as an epoch's smaller last batch, it stays out of the static buffers.
-        single, peers = partial(self.gather, drawn), self._data.peers
-        fits = self.buffers.takes(drawn)
-        if peers is not None:
-            fits = bool(all_of_ranks(fits, peers).min())
-        if fits:
+        single = partial(self.gather, drawn)
+        if self.buffers.takes(drawn) if agreed is None else bool(agreed.wait().min()):
             return StepInput(single, self.buffers, partial(self.buffers.load, drawn), self.buffers.batch)
         if drawn.ids.numel() == self.buffers.count and not self._was_large:
             _log.info("trainer.capture: a sample is larger than most; such steps are launched one by one")
