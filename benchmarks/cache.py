@@ -5,7 +5,8 @@
 The graph is an npz with `indptr` and `indices`, and gets "gcn" weights. Each repeat is a process of its own.
 Times are medians, by the clock and of the process's CPU: on a machine that other work shares the second is
 the one to compare, but it adds up the threads that build. Parts of a hit are timed by themselves: the hash of
-the graph, mapping or reading with checksums, and the checks of the structure.
+the graph, mapping or reading with checksums, and the checks of the structure, which are part of a hit only of
+a file that was not stored here.
 """
 
 from __future__ import annotations

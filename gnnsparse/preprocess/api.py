@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -344,9 +345,9 @@ def _same_values(weights: Weighted, backward: KernelCache) -> bool:
 
 
 def _load(cache: GraphCache, key: str, recipe: Recipe) -> Prepared | None:
-    def read(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Prepared:
+    def read(tensors: dict[str, torch.Tensor], metadata: dict[str, Any], checked: bool = False) -> Prepared:
         # The key stands for the recipe, so that the file need not hold its settings.
-        prepared = unpack(tensors, metadata, cache_hit=True, **recipe.settings)
+        prepared = unpack(tensors, metadata, checked=checked, cache_hit=True, **recipe.settings)
         csr = prepared.forward.csr
         spec = recipe.spec(csr.nnz / max(csr.rows * csr.cols, 1))
         found, wanted = metadata["format"], plain_format(spec, recipe.precision.storage)
@@ -356,7 +357,7 @@ def _load(cache: GraphCache, key: str, recipe: Recipe) -> Prepared | None:
             bad_value("metadata.format", f"is not that of {recipe.format} in {recipe.precision.value}")
         return prepared
 
-    return cache.load(key, read)
+    return cache.load(key, read, unpack_checked=functools.partial(read, checked=True))
 
 
 def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> Prepared:
@@ -374,5 +375,7 @@ def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> 
         prepared = build(source, recipe)
         # Values that are not finite, as sums of large ones may be, are refused by `prepare` in any precision.
         if locked and is_finite(prepared.forward.given_values):
-            cache.store(key, *pack(prepared, recipe.precision.storage))
+            packed = pack(prepared, recipe.precision.storage)
+            unpack(*packed)  # checked once, here
+            cache.store(key, *packed, checked=True)
     return prepared

@@ -189,17 +189,20 @@ class GraphCache:
         key: str,
         unpack: Callable[[dict[str, torch.Tensor], dict[str, Any]], Found],
         mapped: bool = False,
+        unpack_checked: Callable[[dict[str, torch.Tensor], dict[str, Any]], Found] | None = None,
     ) -> Found | None:
         """Read a file, verify its checksums, and return what `unpack` makes of tensors and metadata, or None.
 
-        With `mapped` tensors are pages of the file, see `cache_files`. A file that is damaged, or for which
-        `unpack` raises ValueError, is set aside with a CacheWarning.
+        With `mapped` tensors are pages of the file, see `cache_files`. `unpack_checked` takes the place of
+        `unpack` if the content was checked when it was stored. A file that is damaged, or for which they
+        raise ValueError, is set aside with a CacheWarning.
         """
         path = self.path(key)
         try:
             with open_file(path) as file:
                 try:
-                    found = unpack(*_read(file, key, mapped))
+                    content = _read(file, key, mapped)
+                    found = (unpack_checked if unpack_checked and file.is_checked else unpack)(*content)
                 except (DamagedError, ValueError) as problem:
                     self._set_aside(path, file, str(problem))
                     return None
@@ -240,8 +243,13 @@ class GraphCache:
         """Warn once that something is in the place of a file and stays there; `store` keeps away from it."""
         self._warn(f"{problem}; it is left alone, and {self._what} is not kept", path)
 
-    def store(self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-        """Write tensors on the CPU and plain values of JSON atomically; what goes wrong is a CacheWarning."""
+    def store(
+        self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], checked: bool = False
+    ) -> None:
+        """Write tensors on the CPU and plain values of JSON atomically; what goes wrong is a CacheWarning.
+
+        `checked`: what `load` is given to unpack them accepts them, and need not check them again.
+        """
         path = self.path(key)
         temporary = self.folder / f"{key}-{uuid.uuid4().hex}.part"
         try:
@@ -249,7 +257,7 @@ class GraphCache:
                 self._leave_alone(path, f"{path} was not made by the cache")
                 return
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            write_file(temporary, tensors, {**metadata, "key": key})
+            write_file(temporary, tensors, {**metadata, "key": key}, checked)
             os.replace(temporary, path)
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -88,22 +88,26 @@ def open_file(path: Path) -> Iterator[OpenFile]:
         _require_regular(path, status.st_mode)
         # Networks, containers' layers and memory have devices without a major number.
         stays = not status.st_mode & 0o222 and os.major(status.st_dev) != 0
-        yield OpenFile(descriptor, status.st_size, (status.st_dev, status.st_ino), stays)
+        own = stays and status.st_uid in (0, os.geteuid())
+        yield OpenFile(descriptor, status.st_size, (status.st_dev, status.st_ino), stays, own)
     finally:
         os.close(descriptor)
 
 
-@dataclass(frozen=True)
+@dataclass
 class OpenFile:
     """An open file: its descriptor, its size, its device and inode, which a replacement does not have.
 
-    `stays` says that what is mapped will not change, see above.
+    `stays` says that what is mapped will not change, see above, and `own` that besides this user or root
+    wrote it. `read` sets `is_checked`: the writer had checked what this very file, no copy of it, holds.
     """
 
     descriptor: int
     size: int
     identity: tuple[int, int]
     stays: bool
+    own: bool
+    is_checked: bool = False
 
     def _bytes(self, count: int, at: int) -> bytes:
         found = bytearray(count)
@@ -136,6 +140,7 @@ class OpenFile:
             raise DamagedError("its header is incomplete")
         if fingerprint([], strings["facts"], strings["sums"]) != strings["facts_sum"]:
             raise DamagedError("its metadata do not match their checksum")
+        self.is_checked = self.own and strings.get("checked") == _place(self.identity)
         facts, sums = _json(strings["facts"], "its metadata are"), _json(strings["sums"], "its checksums are")
         return facts, described, sums, 8 + length
 
@@ -220,10 +225,18 @@ def checksum(name: str, tensor: torch.Tensor) -> str:
     return f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{digest(tensor)}"
 
 
-def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
+def _place(identity: tuple[int, int]) -> str:
+    return ":".join(map(str, identity))
+
+
+def write_file(
+    path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], checked: bool = False
+) -> None:
     """Write a new file, tensors on the CPU and plain values of JSON, and wait until it is on the disk.
 
-    Nobody may write to it, see above; who wants to change it replaces it.
+    Nobody may write to it, see above; who wants to change it replaces it. With `checked` it carries its
+    device and inode as a sign that its content has passed the check of its readers, which they then can
+    leave out: neither a copy nor a file from another machine has the same place.
     """
     facts = json.dumps(metadata)
     sums = json.dumps({name: checksum(name, tensor) for name, tensor in tensors.items()})
@@ -235,10 +248,13 @@ def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str,
         place = [at, at + tensor.nbytes]
         header[name] = {"dtype": _NAME_OF[tensor.dtype], "shape": [*tensor.shape], "data_offsets": place}
         at = place[1]
-    text = json.dumps(header).encode()
-    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o400)
     with open(descriptor, "wb") as file:
+        if checked:
+            status = os.fstat(descriptor)
+            strings["checked"] = _place((status.st_dev, status.st_ino))
+        text = json.dumps(header).encode()
+        text += b" " * (-(8 + len(text)) % _ALIGNMENT)
         file.write(len(text).to_bytes(8, "little") + text)
         for _, tensor in ordered:
             file.write(raw_bytes(tensor))

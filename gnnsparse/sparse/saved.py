@@ -114,14 +114,15 @@ def _take(tensors: dict[str, torch.Tensor], name: str) -> torch.Tensor:
 
 
 def _unpack_structure(
-    tensors: dict[str, torch.Tensor], prefix: str, rows: int, cols: int, form: _Format | None
+    tensors: dict[str, torch.Tensor], prefix: str, rows: int, cols: int, form: _Format | None, checked: bool
 ) -> tuple[Csr, torch.Tensor | None, BlockedMatrix | None]:
-    """Take the arrays of one orientation out of `tensors`, and check them."""
+    """Take the arrays of one orientation out of `tensors`, and check them unless they are `checked`."""
     csr = Csr(_take(tensors, f"{prefix}.indptr"), _take(tensors, f"{prefix}.indices"), cols)
-    check_host_array(f"{prefix}.indptr", csr.indptr, (torch.int64,), rows + 1)
-    check_csr(prefix, csr)
     row_ids = tensors.pop(f"{prefix}.row_ids", None)
-    if row_ids is not None:
+    if not checked:
+        check_host_array(f"{prefix}.indptr", csr.indptr, (torch.int64,), rows + 1)
+        check_csr(prefix, csr)
+    if row_ids is not None and not checked:
         check_host_array(f"{prefix}.row_ids", row_ids, (torch.int32,))
         check_permutation(f"{prefix}.row_ids", row_ids, rows)
     if form is None:
@@ -130,7 +131,8 @@ def _unpack_structure(
     required = [_take(tensors, f"{name}.{part}") for part in ("panel_ptr", "columns")]
     others = {part: tensors.pop(f"{name}.{part}") for part in ARRAYS if f"{name}.{part}" in tensors}
     blocked = BlockedMatrix(form.spec, csr.rows, csr.cols, csr.nnz, *required, **others)
-    check_blocked(name, blocked, csr, _STORAGE[form.storage])
+    if not checked:
+        check_blocked(name, blocked, csr, _STORAGE[form.storage])
     return csr, row_ids, blocked
 
 
@@ -175,24 +177,32 @@ def _check_transpose(forward: KernelCache, backward: KernelCache, index: torch.T
         bad_value("transpose_map", "leads to other elements than the transpose has")
 
 
-def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any], **settings: Any) -> Prepared:
-    """Restore the prepared graph of `pack`, and check all of it, since native code trusts arrays."""
+def unpack(
+    tensors: dict[str, torch.Tensor], metadata: dict[str, Any], *, checked: bool = False, **settings: Any
+) -> Prepared:
+    """Restore the prepared graph of `pack`, and check all of it, since native code trusts arrays.
+
+    `checked`: this has been done before with the very same content, and is left out.
+    """
     tensors = dict(tensors)
     facts = _read_facts(metadata)
     shared = {name: tensors.pop(name) for name in _SHARED if name in tensors}
     index = _take(shared, "transpose_map")
-    csr, row_ids, blocked = _unpack_structure(tensors, "forward", facts.rows, facts.cols, facts.format)
-    _check_shared(shared, facts, csr.nnz)
+    rows, cols, form = facts.rows, facts.cols, facts.format
+    csr, row_ids, blocked = _unpack_structure(tensors, "forward", rows, cols, form, checked)
+    if not checked:
+        _check_shared(shared, facts, csr.nnz)
     values, row_scale, col_scale = (shared.get(name) for name in _SHARED[2:])
     forward = KernelCache(csr, row_ids, blocked, values, None, row_scale, col_scale)
     if "backward.indptr" in tensors:
-        csr, row_ids, blocked = _unpack_structure(tensors, "backward", facts.cols, facts.rows, facts.format)
-    elif facts.rows != facts.cols:
+        csr, row_ids, blocked = _unpack_structure(tensors, "backward", cols, rows, form, checked)
+    elif rows != cols:
         bad_value("backward.indptr", "is missing; accepted without it: square matrices")
     for name in tensors:
         bad_value(name, "is no array of a prepared graph")
     backward = forward.transposed(csr, row_ids, index).with_blocked(blocked)
-    _check_transpose(forward, backward, index)
+    if not checked:
+        _check_transpose(forward, backward, index)
     report = {name: getattr(facts, name) for name in ("symmetric", "reorder", "seconds", "edges")}
     return Prepared(forward, backward, index, shared.get("edge_map"), report, **settings)
 

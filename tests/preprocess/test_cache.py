@@ -22,6 +22,7 @@ from gnnsparse.cli.main import main
 from gnnsparse.runtime import cache as cache_module
 from gnnsparse.runtime import cache_files
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
+from gnnsparse.sparse import saved
 from gnnsparse.testing import random_graph
 from tests.fuzz.cache import Folder
 from tests.helpers import needs_installed_module, precision_for, results, same
@@ -144,6 +145,46 @@ def test_files_that_cannot_be_mapped_are_read(own_cache: Path, monkeypatch: pyte
     assert hit.cache_hit
     assert not is_mapped(the_file(own_cache))
     assert same(results(hit), RESULTS)
+
+
+@pytest.mark.parametrize("change", ["nothing", "copied", "writable", "another user's", "network"])
+def test_content_is_checked_once_where_it_was_written(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Checksums are enough for the very file that was checked when it was stored, and only for that."""
+    monkeypatch.setattr(os, "major", lambda _: 1)
+    prepare()
+    path = the_file(own_cache)
+    if change == "copied":
+        copy = path.with_suffix(".copy")
+        copy.write_bytes(path.read_bytes())
+        copy.chmod(0o400)
+        copy.replace(path)
+    elif change == "writable":
+        path.chmod(0o600)
+    elif change == "network":
+        monkeypatch.setattr(os, "major", lambda _: 0)
+    elif change == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(path, 12345, -1)
+        monkeypatch.setattr(GraphCache, "_warn", lambda *_: pytest.fail("a warning"))
+    checks = mock.Mock(side_effect=saved.check_csr)
+    monkeypatch.setattr(saved, "check_csr", checks)
+    hit = prepare()
+    assert hit.cache_hit
+    assert checks.called == (change != "nothing")
+    assert same(results(hit), RESULTS)
+
+
+def test_what_its_readers_would_refuse_is_not_stored(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sign that content was checked is written only where it was."""
+    monkeypatch.setattr(saved, "check_csr", mock.Mock(side_effect=ValueError("forward.indptr: decreases")))
+    with pytest.raises(ValueError, match="decreases"):
+        prepare()
+    assert not files(own_cache)
 
 
 def test_cache_in_a_folder(tmp_path: Path, own_cache: Path) -> None:
