@@ -258,6 +258,7 @@ def make_sampler(
     config: SamplerConfig, graph: SparseGraph, values: str | None, data: PreparedData, seed: int
 ) -> NeighborSampler:
     """Make the sampler of a run, for operands with the weights `values` on the device of the data."""
+    config.check_times(False)
     if config.fanouts is None:
         accepted = "a number for each layer, or settings.with_fanouts(model)"
         bad_value("sampler.fanouts", f"got None for a model that is not known yet; accepted: {accepted}")

@@ -231,6 +231,8 @@ class SamplerConfig:
             may have fewer.
         method: how neighbours are drawn, an argument of NeighborSampler.
         replace: whether they are drawn with replacement.
+        temporal_strategy: of the edges that are not too late, where data have times, an argument of
+            NeighborSampler.
         prefetch: batches that a thread makes ahead, on a GPU on a stream of its own; 0: steps make theirs.
         features: where the features of nodes are kept, the placement of gnnsparse.sampling.FeatureStore.
         cache_share: with features in pinned memory: of the rows, the share that a GPU keeps copies of.
@@ -245,6 +247,7 @@ class SamplerConfig:
     batch_size: int = _option(1024, least=1)
     method: str = _option("uniform", choices=("uniform", "labor"))  # those that need no weights
     replace: bool = False
+    temporal_strategy: str = _option("uniform", choices=("uniform", "last"))
     prefetch: int = _option(2, least=0)
     features: str = _option("auto", choices=PLACEMENTS)
     cache_share: float = _option(0.1, zero=True)
@@ -269,6 +272,12 @@ class SamplerConfig:
         if not self.draws or self.fanouts is not None or layers is None:
             return self
         return dataclasses.replace(self, fanouts=(_FANOUT,) * layers)
+
+    def check_times(self, has_times: bool) -> None:
+        """Raise ValueError if edges are to be chosen by times that there are not."""
+        if self.temporal_strategy != "uniform" and not has_times:
+            problem = f"got {self.temporal_strategy!r}, and the data have no times"
+            bad_value("sampler.temporal_strategy", f"{problem}; accepted: uniform")
 
     @property
     def draws(self) -> bool:

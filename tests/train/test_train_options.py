@@ -122,6 +122,7 @@ HUGE = 10**400
         ({"sampler.method": "weighted"}, "sampler.method: got 'weighted'; accepted: uniform, labor"),
         ({"sampler.replace": 1}, "sampler.replace: got 1;"),
         ({"sampler.replace": True, "sampler.method": "labor"}, "sampler.replace: got true with sampler.met"),
+        ({"sampler.temporal_strategy": "first"}, "sampler.temporal_strategy: got 'first'; accepted: "),
         ({"sampler.prefetch": -1}, "sampler.prefetch: got -1"),
         ({"sampler.features": "gpu"}, "sampler.features: got 'gpu'; accepted: auto, device, pinned, host"),
         ({"sampler.cache_share": 2}, "sampler.cache_share: got 2; accepted: a number from 0 to 1"),

@@ -13,7 +13,7 @@ from gnnsparse.data import TypedLinkDataset
 from gnnsparse.sparse.typed import TypedGraph
 from gnnsparse.train import PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.tasks import TASKS, RunOptions
-from gnnsparse.train.tasks.typed_link import ranks_of
+from gnnsparse.train.tasks.typed_link import ranks_of, scores_of
 from gnnsparse.train.trained import LoadedModel
 from models import MODELS
 from tests.tasks import typed_links, typed_nodes
@@ -169,6 +169,89 @@ def test_no_edge_of_a_links_own_time_or_later_reaches_it() -> None:
         assert bool((dataset.edge_times[relation][edges] < of_seed).all())
     assert batch.positive.shape == (count, 2)
     assert batch.others.shape == (count, 1)
+
+
+def in_another_order(edges: torch.Tensor, late: torch.Tensor) -> torch.Tensor:
+    """Edges of which those that are `late` have the targets of one another."""
+    places = late.nonzero().flatten()
+    other = edges.clone()
+    other[1, places] = edges[1, places[torch.randperm(len(places))]]
+    assert len(places) == 0 or not torch.equal(other, edges)
+    return other
+
+
+@pytest.mark.parametrize("name", ["rgcn", "hgt"])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_no_later_paper_changes_what_is_said_of_one(name: str, strategy: str) -> None:
+    dataset, early = typed_nodes(times=True), torch.arange(40)
+    assert dataset.times is not None
+    now = int(dataset.times["paper"][early].max())
+    late = {r: dataset.times[r[0]][e[0]] > now for r, e in dataset.graph.edges.items() if r[0] == "paper"}
+    assert all(bool(of.any()) for of in late.values())
+    edges = dataset.graph.edges | {r: in_another_order(dataset.graph.edges[r], late[r]) for r in late}
+    x = dict(dataset.x)
+    x["paper"] = torch.where((dataset.times["paper"] > now)[:, None], -7.0, x["paper"])
+    later = replace(dataset, graph=TypedGraph(dataset.graph.num_nodes, edges), x=x)
+    sampler = replace(SAMPLES, fanouts=(2, 2), temporal_strategy=strategy)
+
+    def said(of: Any, nodes: torch.Tensor) -> torch.Tensor:
+        _, module, data = made(name, of, run_of(name, sampler))
+        with torch.no_grad():
+            return data.batch.outputs(nodes, module.eval().outputs)
+
+    assert torch.equal(said(dataset, early), said(later, early))
+    assert not torch.equal(said(dataset, early + 40), said(later, early + 40))
+
+
+@pytest.mark.parametrize("name", ["rgcn", "hgt"])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_no_purchase_at_the_time_of_a_link_or_later_changes_its_score(name: str, strategy: str) -> None:
+    dataset, count = typed_links(times=True, negatives=3), 40
+    assert dataset.edge_times is not None
+    assert dataset.train_times is not None
+    now = int(dataset.train_times[count - 1])
+    edges = {r: in_another_order(e, dataset.edge_times[r] >= now) for r, e in dataset.graph.edges.items()}
+    known, graph = dataset.known_keys, TypedGraph(dataset.graph.num_nodes, edges)
+    later = replace(dataset, graph=graph, known=known)
+    sampler = replace(SAMPLES, fanouts=(2, 2), temporal_strategy=strategy)
+
+    def said(of: Any, ids: torch.Tensor) -> torch.Tensor:
+        _, module, data = made(name, of, run_of(name, sampler))
+        (batch,) = data.training_batches(0, [ids])
+        with torch.no_grad():
+            model = module.eval().model
+            positive, others = scores_of(model, model(batch.x, batch.graph), batch)
+        return torch.cat([positive[:, None], others], 1)
+
+    early = torch.arange(count)
+    assert torch.equal(said(dataset, early), said(later, early))
+    assert not torch.equal(said(dataset, early + 30), said(later, early + 30))
+
+
+def test_the_newest_edges_are_drawn_if_asked_for() -> None:
+    dataset, ids = typed_links(times=True), torch.arange(40, 60)
+    assert dataset.edge_times is not None
+    sampler = replace(SAMPLES, fanouts=(1, 1), temporal_strategy="last")
+    _, _, data = made("rgcn", dataset, run_of("rgcn", sampler))
+    sample, seen = data._sampler.sample, []
+    data._sampler.sample = lambda *given: seen.append(sample(*given)) or seen[-1]
+    list(data.training_batches(0, [ids]))
+    relation = ("user", "buys", "item")
+    (drawn,) = seen
+    first = drawn.num_edges[relation][0]  # the edges of the items that are seeds
+    pairs, times = dataset.graph.edges[relation], dataset.edge_times[relation]
+    roots = drawn.edge_index[relation][1, :first]
+    assert first > 20
+    for edge, root in zip(drawn.edge_ids[relation][:first].tolist(), roots.tolist(), strict=True):
+        item = int(drawn.nodes["item"][root])
+        older = (pairs[1] == item) & (times < dataset.train_times[ids[root % len(ids)]])
+        assert edge == int(torch.where(older, times, -1).argmax())
+
+
+@pytest.mark.parametrize("dataset", [typed_nodes(), typed_links()], ids=["node", "link"])
+def test_newest_edges_need_times(dataset: Any) -> None:
+    with pytest.raises(ValueError, match=r"sampler.temporal_strategy: got 'last', and the data have no time"):
+        made("rgcn", dataset, run_of("rgcn", replace(SAMPLES, temporal_strategy="last")))
 
 
 def test_a_sample_with_all_neighbours_says_what_the_whole_graph_does() -> None:

@@ -43,16 +43,20 @@ def prepare_typed(
     return prepare(here, precision=data.precision, **dataclasses.asdict(preprocess))
 
 
-def make_typed_sampler(config: SamplerConfig, graph: TypedGraph, seed: int, **times: Any) -> Any:
+def make_typed_sampler(
+    config: SamplerConfig, graph: TypedGraph, seed: int, device: torch.device, **times: Any
+) -> Any:
     """Make the sampler of a run: the same fan-outs for every relation; `times` as TypedNeighborSampler."""
     if config.features != "auto":
         bad_value("sampler.features", "plays no part in graphs with types; accepted: auto")
     if config.fanouts is None:
         accepted = "a number for each layer, or settings.with_fanouts(model)"
         bad_value("sampler.fanouts", f"got None for a model that is not known yet; accepted: {accepted}")
+    config.check_times(any(of is not None for of in times.values()))
     return TypedNeighborSampler(
-        graph, list(config.fanouts), method=config.method, replace=config.replace, seed=seed, **times
-    )
+        graph, list(config.fanouts), method=config.method, replace=config.replace, seed=seed,
+        temporal_strategy=config.temporal_strategy, device=device, **times,
+    )  # fmt: skip
 
 
 def features_on(data: PreparedData, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
