@@ -12,6 +12,7 @@ from typing import Any
 from markdown_tables import origins
 
 from gnnsparse.bench.render import markdown_table as table
+from papers.speed import PAPER_FORMATS
 
 __all__ = ["FIGURES", "FILES", "SWITCHES", "mechanisms", "numbers", "presets", "sparsities"]
 
@@ -22,11 +23,6 @@ Load = Callable[[str], Content | None]
 PAPERS = {
     "flashsparse": "FlashSparse", "sspmm": "SSpMM", "tiled-csr": "Tiled-CSR", "cutespmm": "cuTeSpMM",
     "rsh-spmm": "RSH-SpMM",
-}  # fmt: skip
-#: The formats of the papers.
-FORMATS = {
-    "me-bcrs": "FlashSparse", "cvse": "SSpMM", "tiled-csr": "Tiled-CSR", "hrpb": "cuTeSpMM",
-    "rs-tile": "RSH-SpMM",
 }  # fmt: skip
 GRAPHS, DLMC, SPARSITY, POLICIES = (
     f"presets_{name}.json" for name in ("graphs", "dlmc", "sparsity", "policies")
@@ -194,7 +190,7 @@ def _right(content: Content) -> dict[str, dict[str, tuple[Content, Content | Non
     rows = [r for r in content["rows"] if r["ok"] and r["op"] == "spmm" and r["ours"]]
     auto = {(r["graph"], r["precision"]): r for r in rows if r["kernel"] == "auto"}
     found: dict[str, dict[str, tuple[Content, Content | None]]] = {}
-    for name in (*FORMATS, "auto"):
+    for name in (*PAPER_FORMATS, "auto"):
         mine = [r for r in rows if r["kernel"] == name]
         precision = min((r["precision"] for r in mine), default="")  # "fp16" < "tf32"
         chosen = [r for r in mine if r["precision"] == precision]
@@ -226,7 +222,7 @@ def _auto_beside(content: Content, where: str) -> str:
     if not faster:
         return ""
     fastest = [min(speeds.values()) for speeds in faster.values()]
-    single = {name: _mean(s[name] for s in faster.values() if name in s) for name in FORMATS}
+    single = {name: _mean(s[name] for s in faster.values() if name in s) for name in PAPER_FORMATS}
     best = min((mean, name) for name, mean in single.items() if mean is not None)
     return (
         f"On {where}, each format is compared with `auto` in the format's own precision. `auto` is "
@@ -281,7 +277,7 @@ def sparsities(load: Load) -> str:
             cells += [_times(_mean(speeds)), _times(min(speeds, default=None))]
         best = []
         for graph in graphs:
-            formats = [of_formats[graph, name] for name in FORMATS if (graph, name) in of_formats]
+            formats = [of_formats[graph, name] for name in PAPER_FORMATS if (graph, name) in of_formats]
             if formats and (graph, "auto") in of_formats:
                 best.append(min(formats) / of_formats[graph, "auto"])
         rows.append([*cells, _times(_mean(best))])
