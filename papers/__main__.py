@@ -113,13 +113,12 @@ def reproduce(paper: str, names: Sequence[str] | None, session: Session) -> dict
     Raises:
         ValueError: there is no such paper, or a file is damaged.
     """
-    figures = PAPERS[PAPERS.check(paper)].figures
-    chosen = [f for f in figures.values() if f.name in names] if names is not None else _quick(figures)
-    return {figure.name: _run(figure, session) for figure in chosen}
+    return {figure.name: _run(figure, session) for figure in _chosen(paper, names)}
 
 
-def _quick(figures: dict[str, Figure]) -> list[Figure]:
-    return [figure for figure in figures.values() if not figure.minutes]
+def _chosen(paper: str, names: Sequence[str] | None) -> list[Figure]:
+    figures = PAPERS[PAPERS.check(paper)].figures.values()
+    return [f for f in figures if (f.name in names if names is not None else not f.minutes)]
 
 
 def _run(figure: Figure, session: Session) -> Outcome:
@@ -141,14 +140,15 @@ def run_reproduce(paper: str, names: Sequence[str] | None, session: Session, out
     console = wide_console(150)
     figures = PAPERS[paper].figures
     console.print(f"{PAPERS[paper].title}", highlight=False)
-    outcomes = reproduce(paper, names, session)
-    for name, outcome in outcomes.items():
-        _print_figure(console, figures[name], outcome)
+    outcomes: dict[str, Outcome] = {}
+    for figure in _chosen(paper, names):
+        outcomes[figure.name] = _run(figure, session)
+        _print_figure(console, figure, outcomes[figure.name])
+        if out is not None:  # after each figure, because some take minutes
+            write_json(out, as_json(paper, outcomes, session))
     _print_missing(console, outcomes)
     if names is None:
         _print_others(console, paper, [figure for figure in figures.values() if figure.name not in outcomes])
-    if out is not None:
-        write_json(out, as_json(paper, outcomes, session))
     return 0 if any(outcome.rows for outcome in outcomes.values()) else 1
 
 

@@ -178,6 +178,7 @@ class Library:
         self._pruned: dict[str, Path] = {}
         self._named: dict[str, Path] = {}
         self._read: dict[Path, Csr] = {}
+        self._generated: dict[str, Csr] = {}
         if folder is None:
             return
         for base, folders, names in os.walk(folder):
@@ -227,7 +228,10 @@ class Library:
         if stand_in in KNOWN:
             csr = self.find(stand_in)
         elif stand_in and generate:
-            csr = graph_like(stand_in, device=self._device).csr.to(torch.device("cpu"))
+            if stand_in not in self._generated:
+                graph = graph_like(stand_in, device=self._device)
+                self._generated[stand_in] = graph.csr.to(torch.device("cpu"))
+            csr = self._generated[stand_in]
         found = None if csr is None else Found(f"{stand_in} for {name}", csr, "stand-in")
         return found, known.missing()
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Everything that needs an NVIDIA GPU: build, GPU tests, compute-sanitizer, benchmarks.
 #
-#   scripts/gpu_check.sh [build] [test] [sanitize] [bench] [fit] [choices] [scale]
+#   scripts/gpu_check.sh [build] [test] [sanitize] [bench] [fit] [choices] [papers] [scale]
 #
 # Without an argument: the first four. `fit` measures this GPU and writes a record of it, and `choices` compares what
-# the plan chooses by the record in use with every kernel by itself (docs/gpu-records.md). `scale` needs two GPUs or
-# more: the tests of NCCL, steps on 1, 2, 4, ... of them, and a GCN that does not fit one GPU of 80 GB.
+# the plan chooses by the record in use with every kernel by itself (docs/gpu-records.md). `papers`
+# measures the papers' figures of speed, some two minutes with the matrices of $GNNSPARSE_TEST_DATA. `scale` needs
+# two GPUs or more: the tests of NCCL, steps on 1, 2, 4, ... of them, and a GCN that does not fit one GPU of 80 GB.
 #
 # Uses the python3 on the PATH with the torch it has; needs nvcc, cmake and the packages of
 # `pip install .[train,dev]`. Results go to $OUT (default: benchmarks/results); where the
@@ -101,6 +102,22 @@ choices() {
     --precision fp16 tf32 fp32 --peers none --timing graph --out "$out/choices.json"
 }
 
+papers() {
+  mkdir -p "$out"
+  local paper failed=0 options=(--device cuda --data "${GNNSPARSE_TEST_DATA:-../shared/data}" --repeats 8)
+  # The longest last: generated graphs stand in for Reddit, ogbn-products and Amazon. Files grow figure by figure.
+  local -A figures=(
+    [sspmm]="figure-9 figure-11 figure-14" [tiled-csr]="figure-10 figure-11" [cutespmm]="figure-9 table-4"
+    [rsh-spmm]="figure-10 figure-16-speed" [flashsparse]="figure-11 figure-13 figure-14 figure-15"
+  )
+  for paper in sspmm tiled-csr cutespmm rsh-spmm flashsparse; do
+    # shellcheck disable=SC2046,SC2086  # several words
+    "$python" -m papers "$paper" "${options[@]}" $([ $paper != flashsparse ] || echo --generate) --figure ${figures[$paper]} \
+      --json "$out/reproduce_${paper//-/_}_cuda.json" || failed=1
+  done
+  return $failed
+}
+
 scale() {
   mkdir -p "$out"
   local found gpus=() count=1
@@ -120,7 +137,8 @@ for step in "${steps[@]}"; do
     bench) bench ;;
     fit) fit ;;
     choices) choices ;;
+    papers) papers ;;
     scale) scale ;;
-    *) echo "unknown step '$step': build, test, sanitize, bench, fit, choices or scale" >&2; exit 2 ;;
+    *) echo "unknown step '$step': build, test, sanitize, bench, fit, choices, papers or scale" >&2; exit 2 ;;
   esac
 done

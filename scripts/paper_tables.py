@@ -33,10 +33,12 @@ DLMC_FP16, DLMC_WIDE = "presets_dlmc_fp16.json", "dlmc_n512.json"
 FIGURES: dict[str, set[str]] = {paper: set() for paper in PAPERS}
 #: The rows of the file of policies that effects are taken from.
 SWITCHES: set[str] = set()
+#: The files of `python -m papers`, by the device; the figures of later ones count.
+_WHERE = ("cpu", "cuda")
 #: Every file that the tables are made of.
 FILES = (
     GRAPHS, DLMC, SPARSITY, POLICIES, DLMC_FP16, DLMC_WIDE,
-    *(f"reproduce_{paper.replace('-', '_')}_{where}.json" for paper in PAPERS for where in ("cpu", "h200")),
+    *(f"reproduce_{paper.replace('-', '_')}_{where}.json" for paper in PAPERS for where in _WHERE),
 )  # fmt: skip
 
 
@@ -52,7 +54,7 @@ def _times(value: float | None) -> str:
 def _figures(load: Load, paper: str) -> dict[str, Content]:
     """Return the figures of a paper that are in files, those of the GPU over those of the CPU."""
     found: dict[str, Content] = {}
-    for where in ("cpu", "h200"):
+    for where in _WHERE:
         content = load(f"reproduce_{paper.replace('-', '_')}_{where}.json")
         for name, figure in (content or {"figures": {}})["figures"].items():
             if figure["rows"] or name not in found:
@@ -167,7 +169,7 @@ def numbers(load: Load) -> str:
     """Make the table of the papers' numbers beside ours."""
     rows, contents = [], []
     for paper, title in PAPERS.items():
-        for where in ("cpu", "h200"):
+        for where in _WHERE:
             if (content := load(f"reproduce_{paper.replace('-', '_')}_{where}.json")) is not None:
                 contents.append(content)
         for name, figure in _figures(load, paper).items():

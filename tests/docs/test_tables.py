@@ -287,13 +287,23 @@ def test_numbers_stand_beside_the_papers() -> None:
         {"quantity": "fewer instructions", "matrix": "DD", "origin": "paper's", "ours": 1.0, "paper": None,
          "unit": "%", "note": ""},
     ]}  # fmt: skip
-    content = {**ORIGIN, "figures": {"figure-1": figure}}
-
-    def load(name: str) -> dict[str, Any] | None:
-        return content if name == "reproduce_flashsparse_cpu.json" else None
-
+    speed = {"quantity": "spmm: speed of 8x1 over 16x1, mean", "matrix": "6 matrices", "origin": "subset",
+             "ours": 1.5, "paper": 1.89, "unit": "x", "note": ""}  # fmt: skip
+    contents = {
+        "reproduce_flashsparse_cpu.json": {
+            **ORIGIN, "figures": {"figure-1": figure, "figure-14": {"title": "t", "rows": []}},
+        },
+        "reproduce_flashsparse_cuda.json": {
+            **ORIGIN, "device_name": "a GPU", "figures": {"figure-14": {"title": "t", "rows": [speed]}},
+        },
+    }  # fmt: skip
+    load = contents.get
     made = paper_tables.numbers(load)
-    assert cells(made, "FlashSparse")[1:] == [
+    assert (
+        "| FlashSparse | figure-14 | spmm: speed of 8x1 over 16x1, mean | 6 matrices | 1.89x | 1.5x |" in made
+    )
+    assert "a GPU, torch" in made
+    assert cells(made, "FlashSparse | figure-1 |")[1:] == [
         "figure-1", "fewer instructions, mean", "5 matrices", "43 %", "42 %", "a subset",
     ]  # fmt: skip
     assert "| DD |" not in made  # the paper has no number for it

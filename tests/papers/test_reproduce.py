@@ -12,10 +12,11 @@ import pytest
 
 from gnnsparse.data import DATASETS, GENERATED_GRAPHS
 from gnnsparse.formats.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
 from papers import __main__ as cli
-from papers import training
+from papers import session, training
 from papers.__main__ import reproduce
-from papers.figures import PAPERS, Missing, Outcome, Paper, Row
+from papers.figures import PAPERS, Figure, Missing, Outcome, Paper, Row
 from papers.session import KNOWN, Found, Library, Session
 from papers.speed import FormatCase, compare_cases, over_peer
 from tests.papers.test_analysis import csr_of
@@ -110,6 +111,41 @@ def test_stand_ins_are_known_or_generated() -> None:
         assert not known.stand_in or known.stand_in in {*KNOWN, *GENERATED_GRAPHS}
         assert not known.dataset or known.dataset in DATASETS
         assert known.stems or known.dataset
+
+
+def test_a_generated_stand_in_is_made_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def generate(name: str, device: str) -> SparseGraph:
+        made.append(name)
+        return SparseGraph(pattern(30, 30, 0.1))
+
+    monkeypatch.setattr(session, "graph_like", generate)
+    library = Library(data)
+    for _ in range(2):
+        assert library.get("Reddit", generate=True)[0] is not None
+    # Two matrices of one stand-in are measured once.
+    found = list(Session(data, generate=True).each(["Amazon", "amazon0505"], Outcome()))
+    assert [one.name for one in found] == ["amazon_like for Amazon"]
+    assert made == ["reddit_like", "amazon_like"]
+    assert library.get("Reddit")[0] is None
+
+
+def test_each_figure_is_written_before_the_next_begins(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, run = tmp_path / "out.json", cli._run
+    seen: list[list[str]] = []
+
+    def watched(figure: Figure, session: Session) -> Outcome:
+        seen.append(list(json.loads(out.read_text())["figures"]) if out.exists() else [])
+        return run(figure, session)
+
+    monkeypatch.setattr(cli, "_run", watched)
+    assert cli.main(["flashsparse", "--device", "cpu", "--data", str(data), "--figure", "figure-1", "table-4",
+                     "--json", str(out)]) == 0  # fmt: skip
+    assert seen == [[], ["table-4"]]
+    assert list(json.loads(out.read_text())["figures"]) == ["table-4", "figure-1"]
 
 
 def test_speeds_are_geometric_means_beside_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
