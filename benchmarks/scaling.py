@@ -94,6 +94,7 @@ def merged(found: list[dict[str, Any]], one: dict[str, Any] | None) -> dict[str,
         row["captured_loss_difference"] = max(rank["captured_loss_difference"] for rank in found)
     # All ranks compute the loss of all; it may not differ in a bit.
     row["bitwise_equal"] = all(r["bitwise_equal"] and r["losses"] == row["losses"] for r in found)
+    row["cache_hit"] = all(rank["cache_hit"] for rank in found)
     row["last_loss"], row["losses"] = row["losses"][-1], row["losses"][:3]
     if "steps_of_epoch" in row:
         row["epoch_ms"] = row["steps_of_epoch"] * best_ms(row)

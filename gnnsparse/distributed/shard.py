@@ -10,12 +10,13 @@ import functools
 import itertools
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
-from gnnsparse.distributed.partition import Partition, halo_of, partition_rows
+from gnnsparse.distributed.partition import Partition, partition_rows
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import Csr, check_ascending, check_csr, check_host_array, check_range, coo_to_csr
 from gnnsparse.preprocess.normalize import Weighted, normalize, symmetric_scales
@@ -24,7 +25,6 @@ from gnnsparse.runtime.device import path
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.sparse.graph import SparseGraph
-from gnnsparse.sparse.prepared import inverse
 
 
 @dataclass(frozen=True)
@@ -117,23 +117,24 @@ class _Rows(NamedTuple):
     loops: int
 
 
-def _rows_of(
-    csr: Csr, values: torch.Tensor | None, order: torch.Tensor, new: torch.Tensor, start: int, end: int
-) -> _Rows:
+def _rows_of(csr: Csr, values: torch.Tensor | None, order: torch.Tensor, start: int, end: int) -> _Rows:
     """Take a range of rows in a new order out of a matrix, and number their columns as `Shard` does."""
     own, nonzeros = csr.select_rows(order[start:end])
-    row, columns = own.row_index().int(), new[own.indices.long()]
-    halo, rows = halo_of(columns, start, end, csr.rows), end - start
-    local_of = torch.empty(csr.rows, dtype=torch.int32, device=csr.device)
-    local_of[start:end] = torch.arange(rows, dtype=torch.int32, device=csr.device)
-    width = rows + halo.numel()
-    local_of[halo] = torch.arange(rows, width, dtype=torch.int32, device=csr.device)
-    local = local_of[columns]
-    loops = int((local == row).sum())
+    rows, touched = end - start, torch.zeros(csr.rows, dtype=torch.bool, device=csr.device)
+    touched[own.indices.long()] = True
+    touched = touched[order]  # in the new numbering
+    touched[start:end] = False
+    halo = touched.nonzero().flatten()
+    # Nodes that no row touches get no number.
+    local_of, width = torch.empty(csr.rows, dtype=torch.int32, device=csr.device), rows + halo.numel()
+    local_of[order[start:end]] = torch.arange(rows, dtype=torch.int32, device=csr.device)
+    local_of[order[halo]] = torch.arange(rows, width, dtype=torch.int32, device=csr.device)
+    row, local = own.row_index().int(), local_of.index_select(0, own.indices)
+    loops, outside = int((local == row).count_nonzero()), int((local >= rows).count_nonzero())
     made, place = coo_to_csr(row, local, rows, width)
     if values is not None:
         values = values.new_empty(made.nnz).index_copy_(0, place.long(), values[nonzeros])
-    return _Rows(made, values, halo, int((local >= rows).sum()), loops)
+    return _Rows(made, values, halo, outside, loops)
 
 
 def _transposed(weights: Weighted) -> Weighted | None:
@@ -176,8 +177,8 @@ class ShardRecipe:
     def _divided(self, weights: Weighted, partition: Partition) -> list[Shard]:
         """Divide a square matrix without its transpose."""
         graph, order = weights.graph, partition.order.to(weights.graph.device)
-        new, ranges = inverse(order), list(itertools.pairwise(partition.starts))
-        parts = [_rows_of(graph.csr, graph.values, order, new, *bounds) for bounds in ranges]
+        ranges = list(itertools.pairwise(partition.starts))
+        parts = [_rows_of(graph.csr, graph.values, order, *bounds) for bounds in ranges]
         loops = self.self_loop_weight if self.normalization == "gcn" else None
         facts = ShardFacts(
             rank=0,
@@ -322,6 +323,12 @@ def _threads_of(ranks: int) -> Iterator[None]:
         torch.set_num_threads(own)
 
 
+def _store(cache: GraphCache, locked: str, key: str, shard: Shard) -> None:
+    """Write a shard under its key's lock, so that nobody takes the unfinished file for a leftover."""
+    with contextlib.nullcontext() if key == locked else cache.lock(key):
+        cache.store(key, *_pack(shard), synced=False)
+
+
 def load_shard(
     graph: SparseGraph, recipe: ShardRecipe, rank: int, cache: GraphCache | None, content: str,
     device: torch.device | None = None,
@@ -348,6 +355,6 @@ def load_shard(
         with _threads_of(recipe.parts if locked else 1):
             shards = _made(recipe, graph, device)
         if locked:
-            for key, made in zip(keys, shards, strict=True):
-                cache.store(key, *_pack(made))
+            with ThreadPoolExecutor() as pool:  # the other ranks wait for their files
+                list(pool.map(functools.partial(_store, cache, keys[0]), keys, shards))
     return shards[rank], False

@@ -244,11 +244,13 @@ class GraphCache:
         self._warn(f"{problem}; it is left alone, and {self._what} is not kept", path)
 
     def store(
-        self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], checked: bool = False
-    ) -> None:
+        self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], checked: bool = False,
+        synced: bool = True,
+    ) -> None:  # fmt: skip
         """Write tensors on the CPU and plain values of JSON atomically; what goes wrong is a CacheWarning.
 
-        `checked`: what `load` is given to unpack them accepts them, and need not check them again.
+        `checked`: what `load` is given to unpack them accepts them, and need not check them again. Unless
+        `synced`, nobody waits for the disk: a file that a power failure cuts short is found damaged.
         """
         path = self.path(key)
         temporary = self.folder / f"{key}-{uuid.uuid4().hex}.part"
@@ -257,7 +259,7 @@ class GraphCache:
                 self._leave_alone(path, f"{path} was not made by the cache")
                 return
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            write_file(temporary, tensors, {**metadata, "key": key}, checked)
+            write_file(temporary, tensors, {**metadata, "key": key}, checked, synced)
             os.replace(temporary, path)
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -230,9 +230,10 @@ def _place(identity: tuple[int, int]) -> str:
 
 
 def write_file(
-    path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], checked: bool = False
-) -> None:
-    """Write a new file, tensors on the CPU and plain values of JSON, and wait until it is on the disk.
+    path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], checked: bool = False,
+    synced: bool = True,
+) -> None:  # fmt: skip
+    """Write a new file of tensors on the CPU and plain values of JSON; wait for the disk if `synced`.
 
     Nobody may write to it, see above; who wants to change it replaces it. With `checked` it carries its
     device and inode as a sign that its content has passed the check of its readers, which they then can
@@ -258,5 +259,6 @@ def write_file(
         file.write(len(text).to_bytes(8, "little") + text)
         for _, tensor in ordered:
             file.write(raw_bytes(tensor))
-        file.flush()
-        os.fsync(descriptor)
+        if synced:
+            file.flush()
+            os.fsync(descriptor)
