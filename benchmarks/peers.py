@@ -12,8 +12,9 @@ launch on the default stream, which no CUDA graph has: their times, by CUDA even
 the zeroing of y where a kernel adds to it. Conversion to a library's format is in `preprocess_ms` alone.
 
 A library that ends the process, makes the GPU unusable or takes longer than --patience is written down, and a
-new process goes on without it. The file has the rows of `gnnsparse bench kernels`; "rivals" says how each
-library is had, and why it is not there, and "attention", on demand, has what `attention_peers` writes.
+new process goes on without it. The file is written after each product: the same command goes on where it was
+cut off. It has the rows of `gnnsparse bench kernels`; "rivals" says how each library is had, and why it is
+not there, and "attention", on demand, has what `attention_peers` writes.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -42,11 +43,15 @@ from gnnsparse.bench import candidates
 from gnnsparse.bench.arguments import parse_matrix, unique_names
 from gnnsparse.bench.candidates import Peer, check_memory, edge_index_of
 from gnnsparse.bench.cusparse import cusparse_variants
-from gnnsparse.bench.kernels import Settings
-from gnnsparse.bench.kernels_command import run_kernels
-from gnnsparse.bench.workload import Subject, UnavailableError, Variant, Workload
-from gnnsparse.data import GENERATED_GRAPHS
+from gnnsparse.bench.kernels import Bench, Settings
+from gnnsparse.bench.kernels_command import add_ratios, as_json, go_on, print_report
+from gnnsparse.bench.session import Row, progress
+from gnnsparse.bench.workload import Reference, Subject, UnavailableError, Variant, Workload
+from gnnsparse.data.generators import BLOCK_MODELS, GENERATED_GRAPHS
 from gnnsparse.runtime.environment import write_json
+from gnnsparse.runtime.profiler import wide_console
+
+_T = TypeVar("_T")
 
 GLUE = Path(__file__).parent / "rivals"
 FP16, TF32, FP32 = "fp16", "tf32", "fp32"
@@ -267,25 +272,76 @@ class Trials:
     def __init__(self, options: argparse.Namespace) -> None:
         self.file, self.patience = options.out.with_suffix(".trying"), options.patience
         self.wait = torch.cuda.synchronize if options.device == "cuda" else lambda: None
-        self.ended: dict[str, str] = json.loads(options.ended)
+        self.ended: dict[str, str] = json.loads(options.about)["ended"]
+        self.keys: list[str] = []
 
-    def run(self, key: str, first_call: Callable[[], Any]) -> None:
-        """Make a first call and wait for it; RuntimeError: it ended a process before."""
+    def run(self, key: str, work: Callable[[], _T]) -> _T:
+        """Return what work returns, with its limit of time; RuntimeError: it ended a process before.
+
+        What is tried within has a limit of its own, after which that of the outer work begins anew.
+        """
         if key in self.ended:
             raise RuntimeError(self.ended[key])
-        self.file.write_text(json.dumps([key, "ended the process"]))
-        # Without a handler the signal ends the process, in the middle of a call of C as well.
-        signal.alarm(self.patience)
+        self.keys.append(key)
         try:
-            first_call()
+            self._watch()
+            found = work()
             self.wait()
         except torch.AcceleratorError as error:
             # The GPU can't be used by this process any more.
             self.file.write_text(json.dumps([key, f"crashed: {candidates.first_line(error)}"]))
             os._exit(3)
         finally:
-            signal.alarm(0)
+            self.keys.pop()
+            self._watch()
+        return found
+
+    def _watch(self) -> None:
+        # Without a handler the signal ends the process, in the middle of a call of C as well.
+        signal.alarm(self.patience if self.keys else 0)
+        if self.keys:
+            self.file.write_text(json.dumps([self.keys[-1], "ended the process"]))
+        else:
             self.file.unlink()
+
+
+class Saved(Bench):
+    """A run with a limit of time for each product, after which its file is written."""
+
+    def __init__(self, settings: Settings, options: argparse.Namespace, trials: Trials) -> None:
+        super().__init__(settings, progress())
+        self.out, self.about, self.trials = options.out, json.loads(options.about), trials
+
+    def measure_all(self) -> int:
+        """Measure what the file does not have, and return the exit status."""
+        done = go_on(self, self.out)
+        if self.rows:  # the last matrix may have been cut off: what it has is kept, its skipped cases recur
+            last = self.rows[-1]["graph"]
+            done.discard(last)
+            self.skipped = [case for case in self.skipped if case["graph"] != last]
+        for spec in self.settings.matrices:
+            if spec.name not in done:
+                self.run_matrix(spec)
+                self.save()
+        print_report(self, wide_console(160))
+        return self.status
+
+    def save(self) -> None:
+        add_ratios(self.rows, self.settings.device)
+        write_json(self.out, {**as_json(self), **self.about})
+
+    def _add(self, name: str, reference: Reference, ours: bool, measured: Callable[[], Row]) -> Row | None:
+        work, begin = reference.work, time.perf_counter()
+        product = work.subject.name, work.precision.value, work.width
+        for row in self.rows:
+            if (row["graph"], row["precision"], row["width"], row["kernel"]) == (*product, name):
+                return row
+        key = "{}: {}, {}, {} columns".format(name, *product)
+        found = super()._add(name, reference, ours, lambda: self.trials.run(key, measured))
+        took = "skipped" if found is None else f"{found['ms']:.4g} ms"
+        self.tell(f"{key}: {took} ({time.perf_counter() - begin:.1f} s)")
+        self.save()
+        return found
 
 
 class Library:
@@ -310,7 +366,6 @@ class Library:
         csr, (x,) = work.subject.csr, work.dense
         dtype = torch.float32 if kernel.single else x.dtype
         out = torch.zeros(-(-csr.rows // 16) * 16, work.width, dtype=dtype, device=x.device)
-        matrix = 0
 
         def call() -> torch.Tensor:
             if x.is_cuda and torch.cuda.current_stream() != torch.cuda.default_stream():
@@ -322,17 +377,14 @@ class Library:
                 raise RuntimeError(f"cudaError_t {status} at the launch")
             return out[: csr.rows]
 
-        def first() -> None:
-            nonlocal matrix
-            matrix = self.convert(kernel.variant, work.subject)
-            call()
+        key = f"{self.name} {name}: {work.subject.name}, "
+        convert = partial(self.convert, kernel.variant, work.subject)
+        matrix, milliseconds = self.trials.run(f"{key}conversion", convert)
+        self.trials.run(f"{key}{work.precision.value}, {work.width} columns", call)
+        return call, milliseconds
 
-        key = f"{self.name} {name}: {work.subject.name}, {work.precision.value}, {work.width} columns"
-        self.trials.run(key, first)
-        return call, self.converted[work.subject][kernel.variant][1]
-
-    def convert(self, variant: int, subject: Subject) -> int:
-        """Return the library's matrix, which is converted once for all widths."""
+    def convert(self, variant: int, subject: Subject) -> tuple[int, float]:
+        """Return the library's matrix, which is converted once for all widths, and its milliseconds."""
         made = self.converted.setdefault(subject, {})
         if variant not in made:
             csr, values = subject.csr, subject.explicit_values
@@ -343,7 +395,7 @@ class Library:
             matrix = self.functions.prepare(csr.rows, csr.cols, csr.nnz, *pointers, variant)
             self.trials.wait()
             made[variant] = matrix, 1e3 * (time.perf_counter() - begin)
-        return made[variant][0]
+        return made[variant]
 
 
 def gather_and_sum(x: torch.Tensor, source: torch.Tensor, target: torch.Tensor, rows: int) -> torch.Tensor:
@@ -357,12 +409,14 @@ def compiled(work: Workload) -> Callable[[], torch.Tensor]:
     return partial(torch.compile(gather_and_sum, dynamic=True), x, *edge_index_of(csr), csr.rows)
 
 
-def register(options: argparse.Namespace) -> list[str]:
+def register(options: argparse.Namespace, trials: Trials) -> list[str]:
     """Add the libraries of the folder to the peers of `gnnsparse bench kernels`, and return all names."""
-    trials, found = Trials(options), dict[str, Peer]()
+    found = dict[str, Peer]()
     if options.device == "cuda":
-        found |= {name: candidates.PEERS[name] for name in ("cusparse-best", "cusparse", "pyg")}
-        found["torch.compile"] = Peer(("spmm",), ("cuda",), compiled)
+        found |= {name: candidates.PEERS[name] for name in ("cusparse-best", "cusparse")}
+        # These add in the dtype of X, edge by edge: wrong in fp16, where torch.compile takes seconds as well.
+        found["pyg"] = replace(candidates.PEERS["pyg"], precisions=(FP32,))
+        found["torch.compile"] = Peer(("spmm",), ("cuda",), compiled, (FP32,))
         if (new := library_of("cusparse-new", options.folder)).exists():
             newest = partial(cusparse_variants, library=ctypes.CDLL(str(new)))
             found["cusparse-new"] = Peer(("spmm",), ("cuda",), newest)
@@ -377,23 +431,25 @@ def register(options: argparse.Namespace) -> list[str]:
 
 def measure(options: argparse.Namespace) -> int:
     """Measure in this process, which a library may end."""
+    trials = Trials(options)
     settings = Settings(
         matrices=tuple(unique_names(spec for text in options.matrix for spec in parse_matrix(text))),
         device=options.device, precisions=tuple(options.precision), widths=tuple(options.width),
-        values=("none",), kernels=("auto",), peers=tuple(register(options)), repeats=options.repeats,
+        values=("none",), kernels=("auto",), peers=tuple(register(options, trials)), repeats=options.repeats,
         timing="graph" if options.device == "cuda" else "events",
     )  # fmt: skip
-    return run_kernels(settings, options.out, resume=True)
+    return Saved(settings, options, trials).measure_all()
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure in processes that are begun anew where one has ended, and complete the file."""
+    """Measure in processes that are begun anew where one has ended."""
     ended: dict[str, str] = {}
+    about = {"rivals": how_had(options.folder), "ended": ended}
     trying = options.out.with_suffix(".trying")
     given = [sys.executable, "-m", "benchmarks.peers", "measure", *sys.argv[2:]]
     while True:
         trying.unlink(missing_ok=True)
-        status = subprocess.run([*given, "--ended", json.dumps(ended)]).returncode
+        status = subprocess.run([*given, "--about", json.dumps(about)]).returncode
         if not trying.exists():
             break
         key, ended[key] = json.loads(trying.read_text())
@@ -402,15 +458,13 @@ def run(options: argparse.Namespace) -> int:
         elif status < 0:
             ended[key] = f"crashed: {signal.Signals(-status).name}"
         print(f"{key}: {ended[key]}; going on without it", flush=True)
-    if not options.out.exists():
-        return status or 1
-    content = {**json.loads(options.out.read_text()), "rivals": how_had(options.folder), "ended": ended}
-    if options.attention:
+    if options.attention and options.out.exists():
         rows = options.out.with_suffix(".attention")
         attention_peers.main(["--out", str(rows), "--repeats", str(options.repeats)])
-        content["attention"] = json.loads(rows.read_text())
+        write_json(
+            options.out, {**json.loads(options.out.read_text()), "attention": json.loads(rows.read_text())}
+        )
         rows.unlink()
-    write_json(options.out, content)
     return status
 
 
@@ -425,13 +479,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cuda", type=Path, help="build: folder of pip's CUDA libraries, include and lib")
     parser.add_argument("--out", type=Path, default=Path("peers.json"), help="run: JSON file to write")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--matrix", nargs="+", default=[*GENERATED_GRAPHS], help="as of bench kernels")
+    graphs = sorted(GENERATED_GRAPHS, key=lambda name: BLOCK_MODELS[name].nnz)  # a cut run has the small ones
+    parser.add_argument("--matrix", nargs="+", default=graphs, help="as of bench kernels")
     parser.add_argument("--precision", nargs="+", default=[FP16, TF32, FP32])
     parser.add_argument("--width", nargs="+", type=int, default=[128, 256])
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--patience", type=int, default=150, help="seconds of a conversion and a first call")
+    parser.add_argument(
+        "--patience", type=int, default=30, help="seconds of a conversion, a first call, or what follows"
+    )
     parser.add_argument("--attention", action="store_true", help="run: attention_peers as well")
-    parser.add_argument("--ended", default="{}", help="measure: libraries that ended a process, as JSON")
+    parser.add_argument("--about", help="measure: what the file says of libraries, as JSON")
     options = parser.parse_args(arguments)
     if options.command == "build" and options.folder.resolve().is_relative_to(GLUE.parents[1]):
         parser.error(f"--folder: {options.folder} is in the project; accepted: folders outside of it")

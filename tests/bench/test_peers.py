@@ -108,16 +108,35 @@ def test_a_library_is_checked_and_timed_beside_ours_and_converts_once(tmp_path: 
 def test_the_run_goes_on_without_a_library_that_ends_it(tmp_path: Path) -> None:
     harm = {64: "*(volatile int *)0 = 1;", 128: "sleep(60);", 192: "exit(0);", 320: "return 9;"}
     stand_in(tmp_path, begin="".join(f"if (width == {n}) {{ {text} }}" for n, text in harm.items()))
-    found, printed = measured(tmp_path, "--width", "64", "128", "192", "256", "320", "--patience", "1")
+    found, printed = measured(tmp_path, "--width", "64", "128", "192", "256", "320", "--patience", "2")
     assert [(row["width"], row["ok"]) for row in rows_of(found, "RoDe")] == [(256, True)]
     assert len(rows_of(found, "auto")) == 5
-    reasons = ("crashed: SIGSEGV", "took more than 1 s", "ended the process")
+    reasons = ("crashed: SIGSEGV", "took more than 2 s", "ended the process")
     keys = [f"RoDe : dd_like:scale=0.003, fp32, {width} columns" for width in harm]
     assert found["ended"] == dict(zip(keys[:3], reasons, strict=True))
     assert all(f"{key}: {reason}" in printed for key, reason in found["ended"].items())
     assert all(case["failed"] for case in found["skipped"])
     told = [case["reason"].removeprefix("RuntimeError: ") for case in found["skipped"]]
     assert told == [*reasons, "cudaError_t 9 at the launch"]
+
+
+@needs_compiler
+def test_a_conversion_is_given_up_once_and_a_cut_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    widths = ("--width", "64", "128", "--patience", "2")
+    stand_in(tmp_path, prepared="sleep(60);")
+    found, _ = measured(tmp_path, *widths)
+    assert found["ended"] == {"RoDe : dd_like:scale=0.003, conversion": "took more than 2 s"}
+    assert [case["width"] for case in found["skipped"]] == [64, 128]
+    kept, _ = rows_of(found, "auto")
+    found["rows"].pop()
+    (tmp_path / "peers.json").write_text(json.dumps(found))
+    stand_in(tmp_path)
+    found, _ = measured(tmp_path, *widths)
+    assert [(row["width"], row["ok"]) for row in rows_of(found, "RoDe")] == [(64, True), (128, True)]
+    again, anew = rows_of(found, "auto")
+    assert (again["ms"], anew["width"]) == (kept["ms"], 128)
+    assert found["skipped"] == []
+    assert found["ended"] == {}
 
 
 def test_a_library_that_does_not_compile_is_told_with_the_reason(
