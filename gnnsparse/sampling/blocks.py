@@ -68,6 +68,15 @@ def draw_in_turn(
     return layers
 
 
+def fits_at_once(graph: Neighbourhood, rows: int, draws: Sequence[LayerDraw]) -> bool:
+    """Return whether there may be room for the most that can be drawn of so many seeds."""
+    for layer in draws:
+        if layer.row_edges is None or rows * layer.row_edges > _MOST_EDGES:
+            return False
+        rows = min(rows + rows * layer.row_edges, graph.csr.cols)
+    return True
+
+
 def draw_at_once(
     graph: Neighbourhood, numbering: Numbering, seeds: torch.Tensor, draws: Sequence[LayerDraw]
 ) -> list[Layer] | None:
@@ -77,13 +86,9 @@ def draw_at_once(
     once, for the sizes of all. Seeds may be int64, and one out of range is a ValueError. The result is None
     if there are no seeds, a row may have any number of edges, or there would be too many.
     """
-    nodes, rows = graph.csr.rows, seeds.numel()
-    if rows == 0 or nodes == 0:
+    nodes = graph.csr.rows
+    if seeds.numel() == 0 or nodes == 0 or not fits_at_once(graph, seeds.numel(), draws):
         return None
-    for layer in draws:
-        if layer.row_edges is None or rows * layer.row_edges > _MOST_EDGES:
-            return None
-        rows = min(rows + rows * layer.row_edges, graph.csr.cols)
     counts = torch.zeros(len(draws) + 1, 4, dtype=torch.int32, device=seeds.device)
     # Seeds that are out of range are noticed after the kernels have run, which are given others.
     targets = seeds.clamp(0, nodes - 1)
@@ -92,21 +97,9 @@ def draw_at_once(
     used: torch.Tensor | None = None  # int32 [1], how many of the targets there are; None: all
     with numbering.using_places() as place:
         for number, layer in enumerate(draws):
-            drawn = draw_edges(graph, Nodes(targets), layer, used, waits=False)
-            numbers = torch.empty_like(drawn.nodes)
-            own, own_used = (targets, used) if graph.is_square else (targets[:0], None)
-            rank = torch.empty(own.numel() + numbers.numel(), dtype=torch.int32, device=seeds.device)
-            launch(seeds.device, "cuda_mark_first", own, drawn.nodes, place, rank, own_used, drawn.indptr)
-            rank.cumsum_(0)
-            different = min(rank.numel(), place.numel())
-            sources = torch.empty(different, dtype=torch.int32, device=seeds.device)
-            uses = torch.zeros(different, dtype=torch.int32, device=seeds.device)
-            launch(
-                seeds.device, "cuda_number_nodes", own, drawn.nodes, rank, place, sources, numbers, own_used,
-                drawn.indptr, uses, counts[number],
-            )  # fmt: skip
-            layers.append(Layer(targets, drawn, sources, numbers))
-            targets, used = sources, counts[number, _SOURCES : _SOURCES + 1]
+            made = _draw_layer(graph, place, targets, layer, used, counts[number])
+            layers.append(made)
+            targets, used = made.sources, counts[number, _SOURCES : _SOURCES + 1]
         found = path().read(counts.view(-1))
     if found[-4]:
         check_range("seeds", seeds, nodes, "the number of nodes")
@@ -123,6 +116,89 @@ def draw_at_once(
         used_layers.append(Layer(made.targets[:rows], drawn, sources, numbers, most))
         rows = sizes[_SOURCES]
     return used_layers
+
+
+def _draw_layer(
+    graph: Neighbourhood,
+    place: torch.Tensor,
+    targets: torch.Tensor,
+    layer: LayerDraw,
+    used: torch.Tensor | None,
+    counts: torch.Tensor,
+    step: torch.Tensor | None = None,
+) -> Layer:
+    """Draw a layer on a GPU into arrays that have room for the most, and its sizes into `counts`, int32 [4].
+
+    What is behind the sizes has any numbers.
+    """
+    device = targets.device
+    drawn = draw_edges(graph, Nodes(targets), layer, used, step=step, waits=False)
+    numbers = torch.empty_like(drawn.nodes)
+    own, own_used = (targets, used) if graph.is_square else (targets[:0], None)
+    rank = torch.empty(own.numel() + numbers.numel(), dtype=torch.int32, device=device)
+    launch(device, "cuda_mark_first", own, drawn.nodes, place, rank, own_used, drawn.indptr)
+    rank.cumsum_(0)
+    different = min(rank.numel(), place.numel())
+    sources = torch.empty(different, dtype=torch.int32, device=device)
+    uses = torch.zeros(different, dtype=torch.int32, device=device)
+    launch(
+        device, "cuda_number_nodes", own, drawn.nodes, rank, place, sources, numbers, own_used, drawn.indptr,
+        uses, counts,
+    )  # fmt: skip
+    return Layer(targets, drawn, sources, numbers)
+
+
+def draw_padded(
+    graph: Neighbourhood,
+    place: torch.Tensor,
+    seeds: torch.Tensor,
+    step: torch.Tensor,
+    draws: Sequence[LayerDraw],
+    sizes: Sequence[tuple[int, int, int]],
+) -> tuple[list[BlockArrays], torch.Tensor]:
+    """Draw what `draw_at_once` draws, different `seeds` in range, into arrays of fixed sizes.
+
+    The host waits for nothing and gives no numbers, so that a CUDA graph can hold it. `place` is that of a
+    Numbering, and `step`, int64 [1], has the number of the draw.
+
+    Args:
+        graph, seeds, draws: see `draw_at_once`; the graph is square, and seeds are int32.
+        place: see Numbering.
+        step: int64 [1], the number of the draw.
+        sizes: for each layer from the seeds outwards the rows, columns and nonzeros of its arrays. Columns
+            are the rows of the next one; rows and columns are more than are drawn.
+
+    Returns:
+        The arrays of blocks in the order in which layers run, and int32 [layers, 2] the nonzeros and columns
+        that were drawn, from the seeds outwards. If that is more than `sizes`, arrays hold anything.
+        Nonzeros behind those that were drawn join the last row to the last column.
+    """
+    device = seeds.device
+    counts = torch.zeros(len(draws), 4, dtype=torch.int32, device=device)
+    targets = _resized(seeds, sizes[0][0])
+    used = torch.full((1,), seeds.numel(), dtype=torch.int32, device=device)
+    found = []
+    for layer, (_, cols, nnz), own in zip(draws, sizes, counts, strict=True):
+        made = _draw_layer(graph, place, targets, layer, used, own, step)
+        drawn, places = made.drawn, torch.arange(max(cols, nnz), dtype=torch.int64, device=device)
+        # All that is behind gets numbers in range.
+        indptr, behind = drawn.indptr.clamp(max=nnz), places[:nnz] >= drawn.indptr[-1:]
+        indptr[-1:].fill_(nnz)
+        nodes, edges, numbers = (
+            _resized(x, nnz).masked_fill(behind, value)
+            for x, value in ((drawn.nodes, 0), (drawn.edges, 0), (made.numbers, cols - 1))
+        )
+        copies = None if drawn.copies is None else _resized(drawn.copies, nnz).masked_fill(behind, 1.0)
+        drawn, numbers = Drawn(indptr, nodes, edges, copies), numbers.clamp_(max=cols - 1)
+        sources = _resized(made.sources, cols).masked_fill(places[:cols] >= own[_SOURCES], 0)
+        found.append(arrange(graph, Layer(targets, drawn, sources, numbers), keep_edge_ids=False))
+        targets, used = sources, own[_SOURCES : _SOURCES + 1].clamp(max=cols)
+    return found[::-1], counts[:, : _SOURCES + 1]
+
+
+def _resized(x: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the first elements of a vector, with zeros behind if it has fewer."""
+    return x[:size] if x.numel() >= size else torch.nn.functional.pad(x, (0, size - x.numel()))
 
 
 #: Rows of blocks with more nonzeros are split into parts, whatever the width of X, so that their parts can be

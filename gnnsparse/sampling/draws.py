@@ -310,13 +310,15 @@ def draw_edges(
     used: torch.Tensor | None = None,
     *,
     times: torch.Tensor | None = None,
+    step: torch.Tensor | None = None,
     waits: bool = True,
 ) -> Drawn:
     """Draw edges of rows. On a GPU the host waits once, to learn their number.
 
     `times` [seeds] are those of the trees, after which no edge is drawn of a graph whose edges have times.
     If the host is not to wait, the arrays have room for the most edges, and `used`, int32 [1], says for how
-    many of the rows they are drawn; None: for all.
+    many of the rows they are drawn; None: for all. On a GPU `step`, int64 [1], may have the number of the
+    draw in place of the layer's.
     """
     device, draw, rows = graph.csr.device, layer.draw, targets.ids.numel()
     windows = None
@@ -328,7 +330,7 @@ def draw_edges(
     slots = rows * layer.fanout if draw.draws_first else 0
     given = (
         _native.SampleGraph(graph.csr.view, graph.weights, graph.running), draw,
-        _native.SampleRows(targets.ids, used, windows, targets.trees),
+        _native.SampleRows(targets.ids, used, windows, targets.trees, step),
         _native.SampleDrawn(
             torch.empty(slots, dtype=torch.int32, device=device),
             torch.empty(slots if draw.replaces else 0, dtype=torch.int32, device=device),

@@ -25,6 +25,8 @@ from gnnsparse.sampling.blocks import (
     arrange,
     draw_at_once,
     draw_in_turn,
+    draw_padded,
+    fits_at_once,
     plan_blocks,
     prepare_block,
 )
@@ -400,6 +402,22 @@ class NeighborSampler:
         """
         given = self._here("seeds", index_tensor("seeds", seeds))
         return self._arrays(given, check_step(step), "seeds", self._times(given, time))
+
+    def pads(self, seeds: int) -> bool:
+        """Return whether `draw_padded` draws for so many seeds: on a GPU, with a bound for each row."""
+        plain = self._graph.is_square and not self._graph.repeats and not self.disjoint and seeds > 0
+        return path().takes(self.device) and plain and fits_at_once(self._graph, seeds, self._layer_draws(0))
+
+    def draw_padded(
+        self,
+        seeds: torch.Tensor,
+        step: torch.Tensor,
+        place: torch.Tensor,
+        sizes: Sequence[tuple[int, int, int]],
+    ) -> tuple[list[BlockArrays], torch.Tensor]:
+        """Draw what `draw` draws into arrays of fixed sizes, see `gnnsparse.sampling.blocks.draw_padded`."""
+        self._streams.current()
+        return draw_padded(self._graph, place, seeds, step, self._layer_draws(0), sizes)
 
     @runs_outside
     def operands(self, arrays: Sequence[BlockArrays]) -> list[SparseOperand]:

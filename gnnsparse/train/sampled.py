@@ -7,10 +7,10 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -24,8 +24,10 @@ from gnnsparse.precision import PRECISIONS
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import cached_property
 from gnnsparse.runtime.padding import Padding
+from gnnsparse.runtime.timing import CaptureError, capture
 from gnnsparse.sampling import FeatureStore, NeighborSampler, prefetch
 from gnnsparse.sampling.blocks import BlockArrays, prepare_block
+from gnnsparse.sampling.draws import Numbering
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared
 from gnnsparse.train.data import StepInput, shuffled_epochs
@@ -112,6 +114,37 @@ class _Arrays:
         return array.int().to(self.flat.device), place.int().to(self.flat.device)
 
 
+class BlockBuffers:
+    """Arrays of fixed sizes for the blocks of a sample, and for the nodes of the first one's columns."""
+
+    def __init__(self, bounds: Sequence[BlockBound], weighted: BlockArrays, device: torch.device) -> None:
+        edges = [bound.nnz for bound in bounds]
+        # Offsets of each block and of its transpose; maps to the transpose and the nodes; columns of both.
+        sides = [size + 1 for bound in bounds for size in (bound.rows, bound.cols)]
+        self.offsets = _Arrays(sides, torch.int64, device)
+        self.maps = _Arrays([*edges, bounds[0].cols], torch.int32, device)
+        self.columns = _Arrays([nnz for nnz in edges for _ in range(2)], torch.int32, device)
+        self.has_values, self.has_scale = weighted.values is not None, weighted.row_scale is not None
+        sizes = edges if self.has_values else [bound.rows for bound in bounds] if self.has_scale else []
+        self.weights = _Arrays(sizes, torch.float32, device)
+        # Of each array of offsets how many are its own, and the last; of each map how many are its own; and
+        # the numbers of nodes of `StaticBlocks.paddings`.
+        counts = 2 * len(sides) + 2 * (len(edges) + 1)
+        self.counts = torch.zeros(counts, dtype=torch.int32, device=device)
+        self.flat = [self.offsets.flat, self.maps.flat, self.columns.flat, self.weights.flat, self.counts]
+
+    def copy(self, blocks: Sequence[BlockArrays]) -> None:
+        """Copy the arrays of blocks, for which there is room."""
+        structures = [csr for block in blocks for csr in (block.csr, block.transposed)]
+        self.offsets.copy([csr.indptr for csr in structures])
+        self.columns.copy([csr.indices for csr in structures])
+        self.maps.copy([*(block.index for block in blocks), blocks[0].sources])
+        if self.has_values:
+            self.weights.copy([block.values for block in blocks if block.values is not None])
+        elif self.has_scale:
+            self.weights.copy([block.row_scale for block in blocks if block.row_scale is not None])
+
+
 class StaticBlocks:
     """Static buffers for the operands of a sample's blocks, and for the nodes of the first one's columns.
 
@@ -126,24 +159,12 @@ class StaticBlocks:
     def __init__(self, sampler: NeighborSampler, bounds: Sequence[BlockBound], weighted: BlockArrays) -> None:
         device = sampler.device
         self._bounds, self._device = list(bounds), device
-        edges = [bound.nnz for bound in bounds]
-        # Offsets of each block and of its transpose; maps to the transpose and the nodes; columns of both.
-        sides = [size + 1 for bound in bounds for size in (bound.rows, bound.cols)]
-        self._offsets = _Arrays(sides, torch.int64, device)
-        self._maps = _Arrays([*edges, bounds[0].cols], torch.int32, device)
-        self._columns = _Arrays([nnz for nnz in edges for _ in range(2)], torch.int32, device)
-        self.nodes = self._maps.whole[-1]
-        self._has_values, self._has_scale = weighted.values is not None, weighted.row_scale is not None
-        sizes = edges if self._has_values else [bound.rows for bound in bounds] if self._has_scale else []
-        self._weights = _Arrays(sizes, torch.float32, device)
-        self._of_offset, self._offset_places = self._offsets.numbers()
-        self._of_map, self._map_places = self._maps.numbers()
+        self._buffers = BlockBuffers(bounds, weighted, device)
+        self.nodes = self._buffers.maps.whole[-1]
+        self._of_offset, self._offset_places = self._buffers.offsets.numbers()
+        self._of_map, self._map_places = self._buffers.maps.numbers()
         # Behind a map comes a map of each place to itself, and behind the nodes node 0.
-        self._behind = self._map_places.clone().masked_fill_(self._of_map == len(edges), 0)
-        # Of each array of offsets how many are its own, and the last; of each map how many are its own; and
-        # the numbers of nodes of `paddings`.
-        counts = 2 * len(sides) + 2 * (len(edges) + 1)
-        self._counts = torch.zeros(counts, dtype=torch.int32, device=device)
+        self._behind = self._map_places.clone().masked_fill_(self._of_map == len(bounds), 0)
         self._loaded: deque[torch.cuda.Event] = deque()
         made = zip(bounds, sampler.most_edges, strict=True)
         self._prepared = [self._prepare(at, sampler, *both) for at, both in enumerate(made)]
@@ -153,18 +174,18 @@ class StaticBlocks:
         self, at: int, sampler: NeighborSampler, bound: BlockBound, most: tuple[int, int]
     ) -> Prepared:
         """Make the state of a block's operand over its buffers."""
-        sides = []
+        sides, buffers = [], self._buffers
         for side, cols in enumerate((bound.cols, bound.rows)):
-            offsets = self._offsets.whole[2 * at + side]
+            offsets = buffers.offsets.whole[2 * at + side]
             offsets[-1] = bound.nnz  # on the CPU a native handle checks the offsets when it is made
-            sides.append(PaddedCsr(offsets, self._columns.whole[2 * at + side], cols))
+            sides.append(PaddedCsr(offsets, buffers.columns.whole[2 * at + side], cols))
             assert sides[-1].view is not None
-        index = self._maps.whole[at]
+        index = buffers.maps.whole[at]
         index.copy_(torch.arange(bound.nnz, dtype=index.dtype, device=index.device))
-        weights = self._weights.whole[at] if self._weights.whole else None
+        weights = buffers.weights.whole[at] if buffers.weights.whole else None
         arrays = BlockArrays(
             self.nodes[: bound.rows], self.nodes[: bound.cols], sides[0], sides[1], index,
-            weights if self._has_values else None, weights if self._has_scale else None,
+            weights if buffers.has_values else None, weights if buffers.has_scale else None,
         )  # fmt: skip
         prepared = prepare_block(arrays, sampler.normalization, sampler.precision, renewable=True)
         limits = most[0], min(most[1], bound.rows)  # a column has one edge to each row at most
@@ -179,21 +200,21 @@ class StaticBlocks:
     def load(self, blocks: Sequence[BlockArrays]) -> None:
         """Copy the arrays of a sample, for which there is room, on the current stream."""
         self._wait()
+        self._buffers.copy(blocks)
         structures = [csr for block in blocks for csr in (block.csr, block.transposed)]
-        self._offsets.copy([csr.indptr for csr in structures])
-        self._columns.copy([csr.indices for csr in structures])
-        self._maps.copy([*(block.index for block in blocks), blocks[0].sources])
-        if self._has_values:
-            self._weights.copy([block.values for block in blocks if block.values is not None])
-        elif self._has_scale:
-            self._weights.copy([block.row_scale for block in blocks if block.row_scale is not None])
         own = [csr.rows + 1 for csr in structures]
         last = [csr.nnz for csr in structures]
         nodes = [blocks[0].csr.cols, *(block.csr.rows for block in blocks)]
         counts = [*own, *last, *last[::2], nodes[0], *nodes]
         pin = path().takes(self._device) and self._device.type == "cuda"
         given = torch.tensor(counts, dtype=torch.int32, device="cpu", pin_memory=pin)
-        self._counts.copy_(given, non_blocking=True)
+        self._buffers.counts.copy_(given, non_blocking=True)
+
+    def load_padded(self, flat: Sequence[torch.Tensor]) -> None:
+        """Copy what PaddedDraws has drawn, on the current stream."""
+        self._wait()
+        for own, given in zip(self._buffers.flat, flat, strict=True):
+            own.copy_(given)
 
     def _wait(self) -> None:
         """Let the host be a few samples ahead of the GPU at most: each takes memory until it was copied."""
@@ -208,8 +229,8 @@ class StaticBlocks:
         """Give what is behind a sample's own offsets, maps and nodes its values, and renews the operands."""
         sides = 2 * len(self._bounds)
         blocks = len(self._bounds)
-        own, last, mapped, nodes = self._counts.split([sides, sides, blocks + 1, blocks + 1])
-        offsets, maps = self._offsets.flat, self._maps.flat
+        own, last, mapped, nodes = self._buffers.counts.split([sides, sides, blocks + 1, blocks + 1])
+        offsets, maps = self._buffers.offsets.flat, self._buffers.maps.flat
         is_own = self._offset_places < own.index_select(0, self._of_offset)
         torch.where(is_own, offsets, last.index_select(0, self._of_offset), out=offsets)
         is_own = self._map_places < mapped.index_select(0, self._of_map)
@@ -220,6 +241,54 @@ class StaticBlocks:
         self.paddings = tuple(Padding(count, size) for count, size in zip(nodes, rows, strict=True))
 
 
+class PaddedDraws:
+    """Draws samples of `count` seeds into arrays of the sizes of StaticBlocks, by a CUDA graph on a GPU.
+
+    The host gives seeds and the number of the step, replays the graph and reads whether there was room, where
+    it would launch a hundred kernels one by one.
+    """
+
+    def __init__(
+        self, sampler: NeighborSampler, bounds: Sequence[BlockBound], weighted: BlockArrays, count: int
+    ) -> None:
+        device = sampler.device
+        self._sampler, self._sizes = sampler, [(b.rows, b.cols, b.nnz) for b in reversed(bounds)]
+        self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
+        self._step = torch.zeros(1, dtype=torch.int64, device=device)
+        self._place = Numbering(sampler.num_nodes, device).place
+        self._buffers, self._fits = BlockBuffers(bounds, weighted, device), self._step.bool()
+        # The numbers of rows from the seeds outwards, and of the last columns, and those of nonzeros.
+        layers, blocks = len(bounds), range(len(bounds) - 1, -1, -1)
+        own = [size for layer in blocks for size in (layer, layer + 1)]
+        edges = [layers + 1 + layer for layer in blocks]
+        nodes = [layers, *blocks]
+        order = [*own, *(size for size in edges for _ in range(2)), *edges, nodes[0], *nodes]
+        self._order = torch.tensor(order, dtype=torch.int64, device=device)
+        self._more = (torch.arange(len(order), dtype=torch.int32, device="cpu") < len(own)).int().to(device)
+        most = [(nnz, cols - 1) for _, cols, nnz in self._sizes]
+        self._most = torch.tensor(most, dtype=torch.int32, device=device)
+        # It is replayed in another thread, on the stream on which prefetch makes batches.
+        self._replay = capture(self._draw, 1) if device.type == "cuda" else self._draw
+
+    def _draw(self) -> None:
+        seeds = self._seeds.int()
+        blocks, counts = self._sampler.draw_padded(seeds, self._step, self._place, self._sizes)
+        self._buffers.copy(blocks)
+        rows = torch.full((1,), seeds.numel(), dtype=torch.int32, device=seeds.device)
+        sizes = torch.cat([rows, counts[:, 1], counts[:, 0]])
+        torch.add(sizes.index_select(0, self._order), self._more, out=self._buffers.counts)
+        self._fits.copy_((counts <= self._most).all())
+
+    def __call__(self, nodes: torch.Tensor, ids: torch.Tensor, step: int) -> list[torch.Tensor] | None:
+        """Draw for `nodes[ids]`; return what `StaticBlocks.load_padded` takes, or None without room."""
+        torch.index_select(nodes, 0, ids, out=self._seeds)
+        self._step.fill_(step)
+        self._replay()
+        found = [array.clone() for array in self._buffers.flat]
+        return found if path().read(self._fits)[0] else None
+
+
+_Drawn = TypeVar("_Drawn")
 _log = logging.getLogger("gnnsparse.train")
 
 #: Samples that are drawn before the first step, by which arrays are sized.
@@ -240,6 +309,18 @@ class NodeBatch:
     data: Any
     paddings: tuple[Padding, ...] = ()
     fraction: float | torch.Tensor = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedBatch:
+    """What PaddedDraws has drawn for a step: `ids` among the nodes to train on, and the arrays of blocks."""
+
+    # Without `flat` there was no room. `step` and `fraction` are those of `NodeBatches.draw`.
+
+    ids: torch.Tensor
+    flat: list[torch.Tensor] | None
+    step: int
+    fraction: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,15 +433,16 @@ class NodeBatches:
         return -(-self._nodes.numel() // self._config.batch_size)
 
     def __iter__(self) -> Iterator[NodeBatch]:
-        batches = (self.gather(drawn) for drawn in self._drawn())
+        batches = (self.gather(drawn) for drawn in self._drawn(self.draw))
         return prefetch(batches, self._config.prefetch, self._data.device)
 
     def inputs(self) -> Iterator[StepInput]:
         """Yield the batches as inputs of steps."""
         # Ranks begin to agree about a step before the step before it is launched: when its turn has come,
         # the host does not wait for them.
-        peers, ahead = self._data.peers, deque[tuple[DrawnBatch, Pending | None]]()
-        for drawn in prefetch(self._drawn(), self._config.prefetch, self._data.device):
+        peers, ahead = self._data.peers, deque[tuple[DrawnBatch | PaddedBatch, Pending | None]]()
+        draw = self.draw if self.buffers.draws is None else self._draw_padded  # captured before a thread runs
+        for drawn in prefetch(self._drawn(draw), self._config.prefetch, self._data.device):
             ahead.append(
                 (drawn, None if peers is None else start_all_of_ranks(self.buffers.takes(drawn), peers))
             )
@@ -369,7 +451,7 @@ class NodeBatches:
         for rest in ahead:
             yield self.input_of(*rest)
 
-    def input_of(self, drawn: DrawnBatch, agreed: Pending | None = None) -> StepInput:
+    def input_of(self, drawn: DrawnBatch | PaddedBatch, agreed: Pending | None = None) -> StepInput:
         """Return what was drawn as the input of a step; `agreed` is on which ranks it fits the buffers."""
         # Too large on some rank, or as an epoch's smaller last batch, it stays out of the static buffers.
         single = partial(self.gather, drawn)
@@ -395,8 +477,8 @@ class NodeBatches:
         fraction = int(self._known[part].sum()) / int(self._known[ids].sum())
         return (part if part.numel() else ids[:1]), fraction
 
-    def _drawn(self) -> Iterator[DrawnBatch]:
-        """Yield what is drawn for each step from the next one on."""
+    def _drawn(self, draw: Callable[[int, torch.Tensor, float], _Drawn]) -> Iterator[_Drawn]:
+        """Yield what `draw` draws for each step from the next one on."""
         count, size = self._nodes.numel(), self._config.batch_size
         for first, batches in shuffled_epochs(self._data, count, size, self._seed):
             own = [self._own(ids) for ids in batches]
@@ -404,7 +486,7 @@ class NodeBatches:
             order = torch.cat([ids for ids, _ in own]).to(self._data.device)
             parts = order.split([ids.numel() for ids, _ in own])
             for step, (ids, (_, fraction)) in enumerate(zip(parts, own, strict=True), first):
-                yield self.draw(step, ids, fraction)
+                yield draw(step, ids, fraction)
 
     def draw(self, step: int, ids: torch.Tensor, fraction: float = 1.0) -> DrawnBatch:
         """Draw the neighbours of the nodes `ids`, and gather features that are not on the device."""
@@ -413,8 +495,16 @@ class NodeBatches:
         x = None if stays else self._store.gather(blocks[0].sources.long())
         return DrawnBatch(ids, blocks, x, fraction)
 
-    def gather(self, drawn: DrawnBatch) -> NodeBatch:
+    def _draw_padded(self, step: int, ids: torch.Tensor, fraction: float) -> DrawnBatch | PaddedBatch:
+        """Draw what `draw` draws by a CUDA graph, unless the batch is an epoch's smaller last one."""
+        if ids.numel() != self.buffers.count or self.buffers.draws is None:
+            return self.draw(step, ids, fraction)
+        return PaddedBatch(ids, self.buffers.draws(self._nodes, ids, step % 2**32), step, fraction)
+
+    def gather(self, drawn: DrawnBatch | PaddedBatch) -> NodeBatch:
         """Return the batch of what was drawn."""
+        if isinstance(drawn, PaddedBatch):
+            drawn = self.draw(drawn.step, drawn.ids, drawn.fraction)
         x = self._store.gather(drawn.blocks[0].sources.long()) if drawn.x is None else drawn.x
         adjs, y = self._sampler.operands(drawn.blocks), self._y[drawn.ids]
         return NodeBatch(x, adjs, y, self._data, fraction=drawn.fraction)
@@ -429,17 +519,25 @@ class NodeBatches:
         looked_at = itertools.islice(itertools.cycle(seeds), _LOOKED_AT)
         samples = [self._sampler.draw(nodes, step) for step, nodes in enumerate(looked_at)]
         bounds = bounds_of(samples, self._sampler.num_nodes, self._sampler.most_edges)
-        blocks = StaticBlocks(self._sampler, bounds, samples[0][0])
-        return StaticBatch(blocks, full[0].numel(), self._store, self._y, self._data)
+        blocks, count, draws = StaticBlocks(self._sampler, bounds, samples[0][0]), full[0].numel(), None
+        if self._store.placement == "device" and self._sampler.pads(count):
+            try:
+                draws = PaddedDraws(self._sampler, bounds, samples[0][0], count)
+            except CaptureError as error:
+                _log.warning("trainer.capture: draws can't be captured (%s); a thread launches them", error)
+        return StaticBatch(blocks, count, self._store, self._y, self._data, draws)
 
 
 class StaticBatch:
     """Static buffers for a batch of a fixed number of nodes to train on."""
 
+    # With `draws` a CUDA graph draws for it; None: kernels are launched one by one.
+
     def __init__(
-        self, blocks: StaticBlocks, count: int, store: FeatureStore, y: torch.Tensor, data: PreparedData
-    ) -> None:
-        self.count = count
+        self, blocks: StaticBlocks, count: int, store: FeatureStore, y: torch.Tensor, data: PreparedData,
+        draws: PaddedDraws | None = None,
+    ) -> None:  # fmt: skip
+        self.count, self.draws = count, draws
         self._blocks, self._store, self._y, self._data = blocks, store, y, data
         self._ids = torch.zeros(count, dtype=torch.int64, device=data.device)
         self._fraction, self._loaded_fraction = torch.ones((), dtype=torch.float32, device=data.device), 1.0
@@ -448,18 +546,23 @@ class StaticBatch:
             size = blocks.nodes.numel(), store.shape[1]
             self._x = torch.zeros(size, dtype=store.dtype, device=data.device)
 
-    def takes(self, drawn: DrawnBatch) -> bool:
+    def takes(self, drawn: DrawnBatch | PaddedBatch) -> bool:
         """Return whether there is room for what was drawn."""
+        if isinstance(drawn, PaddedBatch):
+            return drawn.flat is not None
         return drawn.ids.numel() == self.count and self._blocks.takes(drawn.blocks)
 
-    def load(self, drawn: DrawnBatch) -> None:
+    def load(self, drawn: DrawnBatch | PaddedBatch) -> None:
         """Copy what was drawn, for which there is room, on the current stream."""
-        self._blocks.load(drawn.blocks)
+        if isinstance(drawn, DrawnBatch):
+            self._blocks.load(drawn.blocks)
+        elif drawn.flat is not None:
+            self._blocks.load_padded(drawn.flat)
         self._ids.copy_(drawn.ids)
         if drawn.fraction != self._loaded_fraction:
             self._fraction.fill_(drawn.fraction)
             self._loaded_fraction = drawn.fraction
-        if self._x is not None and drawn.x is not None:
+        if self._x is not None and isinstance(drawn, DrawnBatch) and drawn.x is not None:
             self._x[: drawn.x.shape[0]].copy_(drawn.x)
 
     def batch(self) -> NodeBatch:

@@ -47,6 +47,7 @@ SampleRows SampleRowsHandle::checked(Place place) const {
     rows.windows = array<const int64_t>(windows, 2 * rows.most, place, "windows");
   }
   if (trees.given) rows.trees = array<const int32_t>(trees, rows.most, place, "trees");
+  if (step.given) rows.step = gpu_array<const int64_t>(step, 1, "step");
   return rows;
 }
 
@@ -89,11 +90,13 @@ void bind_sampling_args(py::module_& m) {
       .def(py::init<bool, bool>(), py::arg("distinct"), py::arg("keeps_source"));
   py::class_<SampleRowsHandle>(m, "SampleRows")
       .def(py::init([](const py::object& targets, const py::object& used, const py::object& windows,
-                       const py::object& trees) {
+                       const py::object& trees, const py::object& step) {
              return SampleRowsHandle{hold(targets, "targets"), hold(used, "used"),
-                                     hold(windows, "windows"), hold(trees, "trees")};
+                                     hold(windows, "windows"), hold(trees, "trees"),
+                                     hold(step, "step")};
            }),
-           py::arg("targets"), py::arg("used"), py::arg("windows"), py::arg("trees"));
+           py::arg("targets"), py::arg("used"), py::arg("windows"), py::arg("trees"),
+           py::arg("step") = py::none());
   py::class_<SampleDrawnHandle>(m, "SampleDrawn")
       .def(py::init([](const py::object& places, const py::object& copies, const py::object& keys) {
              return SampleDrawnHandle{hold(places, "places"), hold(copies, "copies"),

@@ -14,9 +14,10 @@ struct SampleGraphHandle {
   SampleGraph checked(const SampleDraw& draw, Place place) const;
 };
 
-// Rows that are drawn from. On a GPU `used` may be None, or have the number of rows that are used.
+// Rows that are drawn from. On a GPU `used` may be None, or have the number of rows that are used;
+// and `step` may be None, or have that of the draw, which a CUDA graph reads when it is replayed.
 struct SampleRowsHandle {
-  Held targets, used, windows, trees;
+  Held targets, used, windows, trees, step;
 
   SampleRows checked(Place place) const;
 };

@@ -6,10 +6,11 @@ import copy
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
@@ -160,6 +161,13 @@ def steps_of(data: Any, count: int) -> list[StepInput]:
 def static_batch(step: StepInput) -> Any:
     step.load()
     return step.static()
+
+
+def weighted_dataset() -> NodeDataset:
+    """A data set whose edges have weights."""
+    dataset = toy_task(300)
+    weights = torch.rand(dataset.graph.nnz, generator=torch.Generator().manual_seed(1)) + 0.5
+    return replace(dataset, graph=replace(dataset.graph, values=weights))
 
 
 # The parts.
@@ -331,6 +339,45 @@ def test_batches_in_buffers_are_the_batches(device: str, case: str) -> None:
     assert all(len(places) == 1 for places in addresses.values())
 
 
+@pytest.fixture
+def drawing(late: ModuleType) -> Iterator[None]:
+    """On the path of a GPU, where a CUDA graph draws: what it would replay is called."""
+    with emulated.running(late):
+        yield
+
+
+@pytest.mark.usefixtures("drawing")
+@pytest.mark.parametrize("case", ["sum", "mean", "gcn", "mean of repeats", "three layers, fp16", "weighted"])
+def test_samples_that_a_graph_draws_are_the_samples(case: str) -> None:
+    weighted = (SAMPLES, {"values": "mean", "dataset": weighted_dataset()})
+    steps = steps_of(SAMPLES.data(**{**CASES, "weighted": weighted}[case][1]), 9)
+    assert [step.buffers is None for step in steps] == [n == 6 for n in range(9)]
+    buffers: Any = steps[0].buffers
+    with emulated.NotingWaits() as waits:
+        buffers.draws._draw()
+    assert waits.found == []
+    for step in (step for step in steps if step.buffers is not None):
+        want, found = step.single(), static_batch(step)
+        assert torch.equal(found.x[: want.x.shape[0]], want.x)
+        assert torch.equal(found.y, want.y)
+        assert [int(padding.count) for padding in found.paddings[1:]] == [adj.shape[0] for adj in want.adj]
+        for ours, alone in zip(found.adj, want.adj, strict=True):
+            same_products(ours, alone, "cpu")
+
+
+@pytest.mark.usefixtures("drawing")
+def test_a_graph_that_draws_sees_what_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [step.single() for step in steps_of(SAMPLES.data(values="gcn"), 24)]
+    for name, value in {**SAMPLES.no_room, "sampled._LOOKED_AT": 1}.items():
+        monkeypatch.setattr(f"gnnsparse.train.{name}", value)
+    steps = steps_of(SAMPLES.data(values="gcn"), 24)
+    assert 0 < sum(step.buffers is not None for step in steps) < 24 - 3
+    for step, want in zip(steps, whole, strict=True):
+        found = step.single() if step.buffers is None else static_batch(step)
+        assert torch.equal(found.y, want.y)
+        assert torch.equal(found.x[: want.x.shape[0]], want.x)
+
+
 # Steps.
 
 
@@ -425,8 +472,7 @@ def test_targets_of_every_kind_edge_weights_and_features_elsewhere(case: str) ->
     if case == "mae":
         dataset = replace(dataset, y=dataset.x[:, :3].contiguous(), metric="mae")
     elif case.startswith("weights"):
-        weights = torch.rand(dataset.graph.nnz, generator=torch.Generator().manual_seed(1)) + 0.5
-        dataset = replace(dataset, graph=replace(dataset.graph, values=weights))
+        dataset = weighted_dataset()
         name, sampler = case.removeprefix("weights, "), {"features": "host"}
     same_steps(SAMPLES, SAMPLES.data(name, dataset, sampler=sampler), name, {})
 

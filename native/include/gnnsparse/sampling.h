@@ -73,6 +73,7 @@ struct SampleRows {
   const int64_t* windows = nullptr;  // [most][2] the first edge that may be drawn, and how many may
                                      // be; null: those of the whole row
   const int32_t* trees = nullptr;    // [most] each tree has random words of its own; null: one tree
+  const int64_t* step = nullptr;     // that of the draw, below 2^32; null: SampleDraw has it
 
   GNNSPARSE_HD int64_t count() const { return used == nullptr ? most : *used; }
 };
@@ -93,10 +94,11 @@ static GNNSPARSE_HD inline SampleWindow window_of(const SampleGraph& graph, cons
 // Bits of a layer's number, above which is that of the tree.
 constexpr int kLayerBits = 8;
 
-// The draw with the random words of a row's tree.
+// The draw with the random words of its step and of a row's tree.
 static GNNSPARSE_HD inline SampleDraw draw_of(const SampleDraw& draw, const SampleRows& rows,
                                               int64_t row) {
   SampleDraw own = draw;
+  if (rows.step != nullptr) own.step = static_cast<uint32_t>(*rows.step);
   if (rows.trees != nullptr) own.layer |= static_cast<uint32_t>(rows.trees[row]) << kLayerBits;
   return own;
 }
