@@ -268,7 +268,10 @@ class PaddedDraws:
         most = [(nnz, cols - 1) for _, cols, nnz in self._sizes]
         self._most = torch.tensor(most, dtype=torch.int32, device=device)
         # It is replayed in another thread, on the stream on which prefetch makes batches.
-        self._replay = capture(self._draw, 1) if device.type == "cuda" else self._draw
+        self._replay = self._draw
+        if device.type == "cuda":
+            with path().current(device):
+                self._replay = capture(self._draw, 1)
 
     def _draw(self) -> None:
         seeds = self._seeds.int()
