@@ -147,3 +147,74 @@ def host(data: dict[str, Any]) -> str:
         rows.append([call, str(width), *cells])
     header = ["call", "columns", "fp16: median, fastest", "fp32: median, fastest"]
     return measured(header, rows, data)
+
+
+#: Names of peers in tables.
+_PEERS = {
+    "auto": "gnnsparse", "cusparse-best": "cuSPARSE's best", "cusparse": "torch", "pyg": "PyG",
+    "cusparse-new": "newest cuSPARSE",
+}  # fmt: skip
+
+
+def _name(peer: str) -> str:
+    return _PEERS.get(peer, peer)
+
+
+def beside_peers(data: dict[str, Any]) -> str:
+    """Make the table of SpMM beside every other library, and list below it what is wrong or can't run.
+
+    A cell has a time for each precision that the library has. tf32 is compared with fp32 of the others, too.
+    """
+    cells: dict[tuple[str, str, str, int], Any] = {}
+    for r in data["skipped"]:
+        if r["failed"]:
+            cells[r["name"], r["precision"], r["graph"], r["width"]] = "failed"
+    for r in data["rows"]:
+        cells[r["kernel"], r["precision"], r["graph"], r["width"]] = r["ms"] if r["ok"] else "wrong"
+    has: dict[str, list[str]] = {}
+    for name, precision in (
+        (n, p) for n in ("auto", *data["settings"]["peers"]) for p in data["settings"]["precisions"]
+    ):
+        if any(key[:2] == (name, precision) for key in cells):
+            has.setdefault(name, []).append(precision)
+    rows = []
+    for case in dict.fromkeys((r["graph"], r["width"]) for r in data["rows"]):
+        line, speeds = [case[0], str(case[1])], []
+        for name, precisions in has.items():
+            found = (cells.get((name, p, *case), "-") for p in precisions)
+            line.append("/".join(ms if isinstance(ms, str) else f"{ms:.3g}" for ms in found))
+        for precision in has["auto"]:
+            asked = ("tf32", "fp32") if precision == "tf32" else (precision,)
+            others = (cells.get((name, p, *case)) for name in has if name != "auto" for p in asked)
+            times, ours = (
+                [ms for ms in others if isinstance(ms, float)],
+                cells.get(("auto", precision, *case)),
+            )
+            speeds.append(f"{min(times) / ours:.2f}x" if times and isinstance(ours, float) else "-")
+        rows.append([*line, "/".join(speeds)])
+    titles = [f"{_name(name)} {'/'.join(precisions)}" for name, precisions in has.items()]
+    table, origin = measured(["graph", "columns", *titles, "speed beside the best"], rows, data).split("\n\n")
+    return "\n\n".join([table, *_remarks(data), origin])
+
+
+def _remarks(data: dict[str, Any]) -> list[str]:
+    """Return sentences on what failed, is wrong or is not there, and on what is timed with its launch."""
+    reasons: dict[str, list[str]] = {}
+    for r in data["skipped"]:
+        if not r["reason"].startswith("has no "):
+            reasons.setdefault(f"{_name(r['name'])}: {r['reason']}", []).append(r["graph"])
+    said = [f"{why} ({', '.join(dict.fromkeys(graphs))})." for why, graphs in reasons.items()]
+    by_peer: dict[str, list[dict[str, Any]]] = {}
+    for r in data["rows"]:
+        by_peer.setdefault(f"{_name(r['kernel'])}, {r['precision']}", []).append(r)
+    for name, found in by_peer.items():
+        wrong = sorted((r for r in found if not r["ok"]), key=lambda r: r["error"] or 0.0)
+        if wrong:
+            said.append(f"{name}: wrong in {len(wrong)} of {len(found)}, such as {wrong[-1]['problem']}.")
+    for name, about in data["rivals"].items():
+        if about["problem"] or about.get("version"):
+            said.append(f"{_name(name)}: {about['problem'] or about['version']}.")
+    launched = dict.fromkeys(r["kernel"] for r in data["rows"] if r["timing_problem"])
+    if launched:
+        said.append(f"Timed with their launches, as no CUDA graph has their stream: {', '.join(launched)}.")
+    return said

@@ -91,6 +91,11 @@ def epochs_table() -> str:
     return measured(header, rows, data)
 
 
+def peers_table() -> str:
+    """Make the table of SpMM by all libraries, which there is where they were measured."""
+    return product_tables.beside_peers(load("peers.json"))
+
+
 def attention_peers_table() -> str:
     """Make the table of attention by all libraries, with and without gradients, and of their problems."""
     data = load("attention_peers.json")
@@ -355,6 +360,7 @@ LATENCY_FILES = sorted(RESULTS.glob("latency*.json"))
 
 TABLES: dict[str, Callable[[], str]] = {
     **({"latency": latency_table} if LATENCY_FILES else {}),
+    **({"peers": peers_table} if (RESULTS / "peers.json").is_file() else {}),
     "glance": lambda: headline.at_a_glance(load),
     "headline": lambda: headline.as_table(load),
     "spmm": lambda: product_tables.generated(load("spmm.json")),

@@ -365,3 +365,48 @@ def test_attention_beside_other_libraries_prints_losses_and_problems(tables: Mod
     assert cells["window, fp16"] == ["", "", "missing", "", ""]
     assert "turbo-gnn: crashed: SIGSEGV (dot 4 x 32, fp16)." in text
     assert "cuDNN: can't be imported: no module.\n" in text
+
+
+def test_products_beside_other_libraries_print_losses_and_reasons(tables: ModuleType) -> None:
+    def of(kernel: str, precision: str, ms: float, **more: Any) -> dict[str, Any]:
+        about = {"graph": "a", "width": 128, "ok": True, "error": 1e-4, "problem": "", "timing_problem": None}
+        return {**about, "kernel": kernel, "precision": precision, "ms": ms, **more}
+
+    def skipped(name: str, precision: str, reason: str, failed: bool = False) -> dict[str, Any]:
+        return {"graph": "a", "width": 128, "name": name, "precision": precision, "reason": reason,
+                "failed": failed}  # fmt: skip
+
+    measured = json.loads((tables.RESULTS / "attention.json").read_text())
+    measured["settings"] = {"peers": ["cusparse-best", "pyg", "R", "T", "absent"],
+                            "precisions": ["fp16", "tf32", "fp32"]}  # fmt: skip
+    measured["rivals"] = {"absent": {"problem": "is not built"}, "R": {"problem": None}}
+    measured["rows"] = [
+        of("auto", "fp16", 1.0), of("auto", "tf32", 2.0), of("auto", "fp32", 3.0),
+        of("auto", "fp16", 1.0, width=256),
+        of("cusparse-best", "fp16", 2.0), of("cusparse-best", "fp32", 2.4),
+        of("pyg", "fp16", 0.1, ok=False, error=0.5, problem="error 0.5, accepted 0.1"),
+        of("T", "tf32", 1.5, timing_problem="runs on the default stream"),
+    ]  # fmt: skip
+    measured["skipped"] = [
+        skipped("R", "fp32", "RuntimeError: took more than 150 s", failed=True),
+        skipped("T", "fp32", "has no fp32"), skipped("R", "fp16", "128 columns; accepted: 256"),
+    ]  # fmt: skip
+    (tables.RESULTS / "peers.json").write_text(json.dumps(measured))
+    table, *said = tables.peers_table().split("\n\n")
+    head, _, *rows = table.splitlines()
+    assert [cell.strip() for cell in head.strip("|").split("|")] == [
+        "graph", "columns", "gnnsparse fp16/tf32/fp32", "cuSPARSE's best fp16/fp32", "PyG fp16", "R fp32",
+        "T tf32", "speed beside the best",
+    ]  # fmt: skip
+    # tf32 loses to T, fp32 to cuSPARSE; what is wrong is no rival, and nothing stands beside 256 columns.
+    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in rows] == [
+        ["a", "128", "1/2/3", "2/2.4", "wrong", "failed", "1.5", "2.00x/0.75x/0.80x"],
+        ["a", "256", "1/-/-", "-/-", "-", "-", "-", "-/-/-"],
+    ]
+    assert said[:-1] == [
+        "R: RuntimeError: took more than 150 s (a).",
+        "R: 128 columns; accepted: 256 (a).",
+        "PyG, fp16: wrong in 1 of 1, such as error 0.5, accepted 0.1.",
+        "absent: is not built.",
+        "Timed with their launches, as no CUDA graph has their stream: T.",
+    ]
