@@ -50,7 +50,8 @@ def test_every_kernel_of_a_healthy_machine_is_right(device: str, capsys: pytest.
     for op, precision in itertools.product(("spmm", "sddmm", "attention"), Precision):
         case = device, op, precision.value
         tested = {r["kernel"] for r in facts["results"] if (r["device"], r["op"], r["precision"]) == case}
-        runnable = {k.name for k in KERNELS[op] if device in k.devices}
+        # Those of other libraries are compared with exact results where they are used first.
+        runnable = {k.name for k in KERNELS[op] if device in k.devices and not hasattr(k, "module")}
         assert tested <= runnable
         assert tested == runnable or precision not in (Precision.FP16, Precision.BF16)
     if device == "cuda":

@@ -143,12 +143,4 @@ __device__ __forceinline__ void store_shared(uint32_t shared, uint4 value) {
                : "memory");
 }
 
-// A barrier of all threads of a block, kThreads, that warps may reach at different places of the
-// code.
-template <int kThreads>
-__device__ __forceinline__ void sync_block() {
-  static_assert(kThreads % 32 == 0);
-  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
-}
-
 }  // namespace gnnsparse::cuda

@@ -95,9 +95,4 @@ void store_shared(uint32_t shared, T value) {
 
 inline void prefetch(const void*) {}
 
-template <int kThreads>
-inline void sync_block() {
-  __syncthreads();
-}
-
 }  // namespace gnnsparse::cuda

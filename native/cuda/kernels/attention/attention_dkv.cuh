@@ -92,16 +92,20 @@ class DkvBlock {
          at += kChunkBytes * kThreads) {
       store_shared(sums_ + at, make_uint4(0, 0, 0, 0));
     }
-    if (thread_ >= kAddThreads) {
-      copy_all(thread_ - kAddThreads);
-    } else {
-      int stage = 0;
-      for (; step_ < end_; step_ += kSteps) {
-        sync_block<kThreads>();
+    const bool copies = thread_ >= kAddThreads;
+    if (copies) begin_copies();
+    // All threads meet at one place of the code, whatever their warp does between two meetings.
+    for (int stage = 0; step_ < end_; step_ += kSteps) {
+      if (copies) wait_copies_but<kStages - 2>();
+      __syncthreads();  // the stage may be added; the one before it has been, and is overwritten
+      if (copies) {
+        copy_ahead(stage);
+      } else {
         add_stage(ring_ + stage * DkvWeights::kStageBytes);
-        stage = stage + 1 < kStages ? stage + 1 : 0;
       }
+      stage = stage + 1 < kStages ? stage + 1 : 0;
     }
+    if (copies) wait_copies_but<0>();
     __syncthreads();
     store();
   }
@@ -124,78 +128,75 @@ class DkvBlock {
   static_assert(kSlotsAt + 4 * kStageSlots <= DkvWeights::kStageBytes);
   static_assert(kColumnChunks + kSlotChunks <= kCopyThreads);
 
-  // The copies of one thread: a chunk of a row of both arrays, and of three slots' weights.
-  __device__ void copy_all(int copier) {
-    const int chunk = copier % kRowChunks;
+  // Copies the first stages. A thread copies a chunk of a row of both arrays, and of three slots'
+  // weights.
+  __device__ void begin_copies() {
+    copier_ = thread_ - kAddThreads;
+    chunk_ = copier_ % kRowChunks;
+    row_ = copier_ / kRowChunks;
     const auto b = static_cast<uint32_t>(b_);
     const auto h = static_cast<uint32_t>(h_);
-    const ChunkRows rows[2] = {p_.rows[0].of(b, h), p_.rows[1].of(b, h)};
-    const char* weights = static_cast<const char*>(p_.dkv.weights) +
-                          blockIdx.y * p_.dkv.slots * DkvWeights::kSlotBytes +
-                          kChunkBytes * (copier % 4);
-    const int row = copier / kRowChunks;
-    const uint32_t row_to = kChunkBytes * query_chunk(row, chunk);
-    const int half = copier % 4 / 2;  // of a slot's rows
-    const uint32_t weights_to = kWeightsAt + kOperandBytes * (copier % 2) + 512 * (copier / 64) +
-                                weights_address(half, copier % 2, copier / 4 % 16);
-
-    const auto copy = [&](int step, int stage, const int32_t (&slots)[kCopySlots]) {
-      if (step < end_) {
-        const uint32_t to = ring_ + stage * DkvWeights::kStageBytes;
-#pragma unroll
-        for (int i = 0; i < kCopySlots; ++i) {
-          if (slots[i] == 0) continue;  // what a column slot has does not matter to others
-          copy_async_or_zero(to + weights_to + 16 * kCopyThreads / 2 * i,
-                             weights + int64_t{slots[i] >> 2} * DkvWeights::kSlotBytes,
-                             slots[i] >> half & 1);
-        }
-#pragma unroll
-        for (int i = 0; i < 2 * kSteps; ++i) {
-          const ChunkRows& from = rows[i % 2];
-          const int id = id_[i / 2];
-          copy_async_or_zero(to + kQueryBytes * i + row_to,
-                             from.data + kChunkBytes * chunk + int64_t{max(id, 0)} * from.stride,
-                             id >= 0 && kChunkBytes * chunk < from.bytes);
-        }
-        if (copier < kColumnChunks) {
-          copy_async(to + kColumnsAt + kChunkBytes * copier,
-                     p_.dkv.columns + step * int64_t{8 * kPairWords} + 4 * copier);
-        } else if (copier < kColumnChunks + kSlotChunks && step + kAhead < end_) {
-          // Those of the stage that is copied while this one is added.
-          const int at = copier - kColumnChunks;
-          copy_async(to + kSlotsAt + kChunkBytes * at, slots_of(step + kAhead) + 4 * at);
-        }
-      }
-      commit_copies();
-      ask_rows(step + kSteps, row);
-    };
-
+    for (int i = 0; i < 2; ++i) from_[i] = p_.rows[i].of(b, h);
+    weights_ = static_cast<const char*>(p_.dkv.weights) +
+               blockIdx.y * p_.dkv.slots * DkvWeights::kSlotBytes + kChunkBytes * (copier_ % 4);
+    row_to_ = kChunkBytes * query_chunk(row_, chunk_);
+    half_ = copier_ % 4 / 2;
+    weights_to_ = kWeightsAt + kOperandBytes * (copier_ % 2) + 512 * (copier_ / 64) +
+                  weights_address(half_, copier_ % 2, copier_ / 4 % 16);
     ask_panels(step_);
-    ask_rows(step_, row);
-    int32_t slots[kCopySlots];
+    ask_rows(step_);
     for (int i = 0; i < kStages - 1; ++i) {
+      const int step = step_ + kSteps * i;
+      int32_t slots[kCopySlots];
 #pragma unroll
       for (int j = 0; j < kCopySlots; ++j) {
-        const int at = copier / 4 + kCopyThreads / 4 * j;
-        slots[j] = step_ + kSteps * i < end_ ? __ldg(slots_of(step_ + kSteps * i) + at) : 0;
+        const int at = copier_ / 4 + kCopyThreads / 4 * j;
+        slots[j] = step < end_ ? __ldg(slots_of(step) + at) : 0;
       }
-      copy(step_ + kSteps * i, i, slots);
+      copy(step, i, slots);
     }
-    int stage = 0;
-    for (; step_ < end_; step_ += kSteps) {
-      wait_copies_but<kStages - 2>();
-      sync_block<kThreads>();  // the stage may be added; the one before it has been, and is
-                               // overwritten
+  }
+
+  // Copies the stage before `stage` in the ring, whose slots came with `stage`.
+  __device__ void copy_ahead(int stage) {
+    const uint32_t slots_at = ring_ + stage * DkvWeights::kStageBytes + kSlotsAt + copier_ / 4 * 4;
+    int32_t slots[kCopySlots];
 #pragma unroll
-      for (int j = 0; j < kCopySlots; ++j) {
-        slots[j] = static_cast<int32_t>(load_shared_word(ring_ + stage * DkvWeights::kStageBytes +
-                                                         kSlotsAt +
-                                                         4 * (copier / 4 + kCopyThreads / 4 * j)));
-      }
-      copy(step_ + kAhead, stage == 0 ? kStages - 1 : stage - 1, slots);
-      stage = stage + 1 < kStages ? stage + 1 : 0;
+    for (int j = 0; j < kCopySlots; ++j) {
+      slots[j] = static_cast<int32_t>(load_shared_word(slots_at + kCopyThreads * j));
     }
-    wait_copies_but<0>();
+    copy(step_ + kAhead, stage == 0 ? kStages - 1 : stage - 1, slots);
+  }
+
+  __device__ __forceinline__ void copy(int step, int stage, const int32_t (&slots)[kCopySlots]) {
+    if (step < end_) {
+      const uint32_t to = ring_ + stage * DkvWeights::kStageBytes;
+#pragma unroll
+      for (int i = 0; i < kCopySlots; ++i) {
+        if (slots[i] == 0) continue;  // what a column slot has does not matter to others
+        copy_async_or_zero(to + weights_to_ + 16 * kCopyThreads / 2 * i,
+                           weights_ + int64_t{slots[i] >> 2} * DkvWeights::kSlotBytes,
+                           slots[i] >> half_ & 1);
+      }
+#pragma unroll
+      for (int i = 0; i < 2 * kSteps; ++i) {
+        const ChunkRows& from = from_[i % 2];
+        const int id = id_[i / 2];
+        copy_async_or_zero(to + kQueryBytes * i + row_to_,
+                           from.data + kChunkBytes * chunk_ + int64_t{max(id, 0)} * from.stride,
+                           id >= 0 && kChunkBytes * chunk_ < from.bytes);
+      }
+      if (copier_ < kColumnChunks) {
+        copy_async(to + kColumnsAt + kChunkBytes * copier_,
+                   p_.dkv.columns + step * int64_t{8 * kPairWords} + 4 * copier_);
+      } else if (copier_ < kColumnChunks + kSlotChunks && step + kAhead < end_) {
+        // Those of the stage that is copied while this one is added.
+        const int at = copier_ - kColumnChunks;
+        copy_async(to + kSlotsAt + kChunkBytes * at, slots_of(step + kAhead) + 4 * at);
+      }
+    }
+    commit_copies();
+    ask_rows(step + kSteps);
   }
 
   __device__ const int32_t* slots_of(int step) const {
@@ -207,10 +208,10 @@ class DkvBlock {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) panel_[i] = step < end_ ? __ldg(p_.dkv.panels + step + i) : 0;
   }
-  __device__ void ask_rows(int step, int row) {
+  __device__ void ask_rows(int step) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      id_[i] = panel_[i] * kQueryRows + row;
+      id_[i] = panel_[i] * kQueryRows + row_;
       if (id_[i] >= static_cast<int>(p_.a.rows)) {
         id_[i] = -1;
       } else if (p_.stored.row_ids != nullptr) {
@@ -338,8 +339,17 @@ class DkvBlock {
   uint32_t sums_;
   int64_t b_;
   int64_t h_;
-  int panel_[kSteps];
-  int id_[kSteps];
+  // Of a thread that copies.
+  ChunkRows from_[2] = {};
+  const char* weights_ = nullptr;
+  int copier_ = 0;
+  int chunk_ = 0;
+  int row_ = 0;
+  int half_ = 0;  // of a slot's rows
+  uint32_t row_to_ = 0;
+  uint32_t weights_to_ = 0;
+  int panel_[kSteps] = {};
+  int id_[kSteps] = {};
 };
 
 template <Precision P>
