@@ -44,6 +44,8 @@ LIMITS = {"fp32": 1e-3, "fp16": 5e-2, "bf16": 5e-2}
 #: Rows and columns of a block, the share of blocks that are kept, and the window's radius.
 BLOCK, KEPT, RADIUS = 128, 0.094, 128
 SLOPE = 0.2
+#: Seconds in which a process has to check one library.
+PATIENCE = 90
 #: Score, heads and features a head of the work on a graph like ogbn-arxiv.
 ON_ARXIV = {
     "dot 8 x 16": ("dot", 8, 16),
@@ -492,7 +494,10 @@ def probe_command(name: str, precision: str, peer: str, device: torch.device, si
 
 def probe(*work: Any) -> str | None:
     """Check one library in a process of its own, and return its problem or None."""
-    ended = subprocess.run(probe_command(*work), capture_output=True, text=True, timeout=300)
+    try:
+        ended = subprocess.run(probe_command(*work), capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return f"took more than {PATIENCE} s"
     if ended.returncode < 0:
         return f"crashed: {signal.Signals(-ended.returncode).name}"
     if ended.returncode:

@@ -163,9 +163,11 @@ def test_a_library_that_ends_its_process_is_tried_in_another_one(
         raise AssertionError("not in this process")
 
     monkeypatch.setattr(attention_peers, "PEERS", {"deadly": Peer(end, ("window",), alone=True)})
+    monkeypatch.setattr(attention_peers, "PATIENCE", 3)
     for code, said in (
         ("import os; os.kill(os.getpid(), 11)", "crashed: SIGSEGV"),
         ("raise ValueError('no such shape')", "crashed: ValueError: no such shape"),
+        ("import time; time.sleep(60)", "took more than 3 s"),
         ('print(\'{"problem": "wrong: forward_error 1"}\')', "wrong: forward_error 1"),
     ):
         command = [sys.executable, "-c", code]
