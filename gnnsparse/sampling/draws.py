@@ -330,7 +330,7 @@ def draw_edges(
     slots = rows * layer.fanout if draw.draws_first else 0
     given = (
         _native.SampleGraph(graph.csr.view, graph.weights, graph.running), draw,
-        _native.SampleRows(targets.ids, used, windows, targets.trees, step),
+        _native.SampleRows(targets.ids, used, windows, targets.trees, *(() if step is None else (step,))),
         _native.SampleDrawn(
             torch.empty(slots, dtype=torch.int32, device=device),
             torch.empty(slots if draw.replaces else 0, dtype=torch.int32, device=device),
