@@ -77,6 +77,8 @@ class TypedNodeDataset(_OfTypedGraph, WithTargets):
         num_classes, metric: those of a NodeDataset.
         node_ids: for some types the names of their nodes in the user's files; None: they are numbered.
         class_names: the names of the classes or labels, num_classes texts; None: they are numbered.
+        feature_transform: what made the features of columns of tables, and which nodes without features there
+            are, plain values: `load_custom` takes them as `transform`, for other tables; None: nothing.
         times: for some types int64 [nodes], the times of their nodes, and of the edges that leave them:
             samples for a node of the type `target` have edges no newer than itself. None: there are none.
 
@@ -99,6 +101,7 @@ class TypedNodeDataset(_OfTypedGraph, WithTargets):
     node_ids: Mapping[str, tuple[str, ...]] | None = None
     class_names: tuple[str, ...] | None = None
     times: dict[str, torch.Tensor] | None = None
+    feature_transform: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self._check_graph()
@@ -147,6 +150,7 @@ class TypedLinkDataset(_OfTypedGraph):
         metric: "mrr", the mean reciprocal rank, or "hits", by which the best epoch is chosen.
         node_ids: see TypedNodeDataset.
         pairs: int64 [k, 2], pairs to predict for; None: those of the test part.
+        feature_transform: see TypedNodeDataset.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
@@ -171,6 +175,7 @@ class TypedLinkDataset(_OfTypedGraph):
     metric: str = "mrr"
     node_ids: Mapping[str, tuple[str, ...]] | None = None
     pairs: torch.Tensor | None = None
+    feature_transform: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self._check_graph()

@@ -28,9 +28,10 @@ from gnnsparse.errors import bad_value, naming
 from gnnsparse.inference import LoadedModel, load
 from gnnsparse.inference.loading import LoadError
 from gnnsparse.runtime.environment import log_shown, write_bytes
+from gnnsparse.sparse.typed import TypedGraph
 from gnnsparse.train.settings import PreprocessConfig, SamplerConfig
 from gnnsparse.train.tasks import TASKS, RunOptions, Task
-from gnnsparse.train.trained import ModelRecipe
+from gnnsparse.train.trained import ModelRecipe, check_types
 from gnnsparse_cli import PREDICTION_ENDINGS, add_predict_arguments
 
 __all__ = [
@@ -162,6 +163,8 @@ def predict_dataset(
     """
     dataset, recipe = match_features(name, dataset, model.recipe), model.recipe
     dataset = match_edges(name, dataset, model)
+    if isinstance(getattr(dataset, "graph", None), TypedGraph):
+        check_types(f"dataset: {name}", dataset.x, dataset.graph, recipe.options.get("types"))
     got, own = task.model_sizes(dataset), (recipe.in_channels, recipe.out_channels)
     if got != own:
         accepted = f"accepted by the checkpoint: {own[0]} and {own[1]}"
@@ -229,9 +232,11 @@ def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]
     if not Path(data).exists() or _OWN not in CATALOG:
         files = "" if _OWN not in CATALOG else ", a file or a folder"
         bad_value("data", f"got {data!r}; accepted: {', '.join(CATALOG)}{files}")
+    is_typed = recipe.task == "typed_link" and (Path(data) / "edges").is_dir()
     # Pairs of nodes of the graph that was trained on.
-    if recipe.task in ("link", "typed_link") and name == _OWN:
+    if recipe.task in ("link", "typed_link") and name == _OWN and not is_typed:
         return _OWN, {**trained, "pairs": data}
+    trained |= {"split": "all"} if is_typed else {}  # messages pass over all edges of another graph
     features = {} if recipe.feature_names is None else {"feature_columns": list(recipe.feature_names)}
     own = trained if name in (_OWN, None) else {}
     return _OWN, {**features, **own, "task": recipe.task, _PATH: data}

@@ -27,10 +27,16 @@ from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.source import is_pyg_data
 from gnnsparse.registry import MADE_OF
 from gnnsparse.sparse.prepared import NORMALIZATIONS
-from gnnsparse.sparse.typed import is_hetero_data, read_typed
+from gnnsparse.sparse.typed import is_hetero_data
 from gnnsparse.train.device import numerics, resolve_device
 from gnnsparse.train.settings import OptimizerConfig, SamplerConfig, TrainerConfig
-from gnnsparse.train.trained import call_with_graph, in_columns, takes_edge_features
+from gnnsparse.train.trained import (
+    call_typed,
+    call_with_graph,
+    outputs_of_type,
+    takes_edge_features,
+    typed_inputs,
+)
 
 if TYPE_CHECKING:
     from gnnsparse.train.tasks import RunOptions, Task
@@ -120,8 +126,9 @@ def _check_same_features(trained: Any, data: Any) -> None:
     own, given = (getattr(of, "feature_transform", None) for of in (trained, data))
     if own is None or given is None:
         return
-    names = [of.feature_names for of in (trained, data)]
-    if (None not in names and names[0] != names[1]) or own.get("scale") != given.get("scale"):
+    names = [getattr(of, "feature_names", None) for of in (trained, data)]
+    differ = any(own.get(name) != given.get(name) for name in ("scale", "types", "nodes"))
+    if (None not in names and names[0] != names[1]) or differ:
         accepted = "load_custom(..., transform=result.dataset.feature_transform)"
         bad_value("data", f"has features that are not made as in the training; accepted: {accepted}")
 
@@ -244,35 +251,17 @@ class _TypedCaller(_Caller):
     target: str = ""
 
     def __call__(self, model: torch.nn.Module, x: Any, graph: Any) -> torch.Tensor:
-        if hasattr(model, "typed_graph"):
-            found: Any = model(x, graph)
-        else:  # of which the numbers of nodes without features are of no use to it
-            features = {kind: own for kind, own in x.items() if own.is_floating_point()}
-            found = model(features, graph.edges)
-        if isinstance(found, Mapping):
-            if self.target not in found:
-                got = f"returns outputs of {', '.join(map(repr, found))}"
-                bad_value("model", f"{got}; accepted: of {self.target!r}, whose nodes have targets")
-            found = found[self.target]
-        outputs: torch.Tensor = in_columns(found)
-        return outputs
+        return outputs_of_type(call_typed(model, x, graph), self.target)
 
     def outputs(self, model: torch.nn.Module, dataset: Any, data: Any) -> torch.Tensor:
         """Return what the model says of each node of the target type."""
-        from gnnsparse.data import TypedNodeDataset
-
         assert self.fixed is not None
         of, (x, graph) = self.fixed
         if data is not None and data is not of:
             storage = self.precision.storage if self.device.type == "cuda" else torch.float32
-            if is_hetero_data(data):
-                given = {kind: data[kind].x for kind in data.node_types if data[kind].get("x") is not None}
-            elif isinstance(data, TypedNodeDataset):
-                data, given = data.graph, data.x
-            else:
-                bad_type("data", data, "a torch_geometric.data.HeteroData or a TypedNodeDataset")
+            given, graph = typed_inputs(data)
             x = {kind: own.to(self.device, storage) for kind, own in given.items()}
-            graph = read_typed(data).to(self.device)  # type: ignore[union-attr]
+            graph = graph.to(self.device)
         return self(model, x, graph)
 
 

@@ -17,7 +17,9 @@ import torch
 from gnnsparse.data.custom.edges import features_of_attr
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.pyg_lists import batches_of, graphs_of
-from gnnsparse.errors import bad_value, check_tensor
+from gnnsparse.errors import bad_type, bad_value, check_tensor
+from gnnsparse.formats.csr import check_range
+from gnnsparse.nn.adjacency import GraphLayer
 from gnnsparse.nn.traced_graph import graph_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
@@ -25,6 +27,7 @@ from gnnsparse.preprocess.source import is_pyg_data
 from gnnsparse.registry import Registry
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
+from gnnsparse.sparse.typed import TypedGraph, is_hetero_data, read_typed
 from gnnsparse.train.device import numerics
 
 _REGISTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -242,6 +245,73 @@ def takes_edge_features(model: torch.nn.Module) -> bool:
     """Return whether a model with an operand takes features of edges: as it says, or by its `forward`."""
     says = getattr(model, "takes_edge_features", None)
     return "edge_attr" in inspect.signature(model.forward).parameters if says is None else bool(says)
+
+
+def set_precision(model: torch.nn.Module, precision: Precision) -> None:
+    """Let the layers of a model that have no precision of their own compute in that of a run."""
+    for layer in model.modules():
+        if isinstance(layer, GraphLayer) and layer.precision is None:
+            layer.precision = precision
+
+
+def call_typed(model: torch.nn.Module, x: Mapping[str, torch.Tensor], graph: TypedGraph) -> Any:
+    """Call a model of a graph with types, one of this project or one as those of PyG's `to_hetero`."""
+    if hasattr(model, "typed_graph"):
+        return model(x, graph)
+    # The numbers of nodes without features are of no use to it.
+    return model({kind: own for kind, own in x.items() if own.is_floating_point()}, graph.edges)
+
+
+def outputs_of_type(found: Any, target: str) -> torch.Tensor:
+    """Return what a model says of the nodes of the target type, in columns; ValueError if it says nothing."""
+    if isinstance(found, Mapping):
+        if target not in found:
+            got = f"returns outputs of {', '.join(map(repr, found))}"
+            bad_value("model", f"{got}; accepted: of {target!r}, whose nodes have targets")
+        found = found[target]
+    outputs: torch.Tensor = in_columns(found)
+    return outputs
+
+
+def typed_inputs(data: Any) -> tuple[dict[str, torch.Tensor], TypedGraph]:
+    """Return the features by type and the graph of a HeteroData or of a data set of a graph with types."""
+    if is_hetero_data(data):
+        x = {kind: data[kind].x for kind in data.node_types if data[kind].get("x") is not None}
+        graph: Any = read_typed(data)
+        return x, graph
+    if not isinstance(graph := getattr(data, "graph", None), TypedGraph):
+        bad_type("data", data, "a torch_geometric.data.HeteroData or a TypedNodeDataset")
+    return data.x, graph
+
+
+def check_types(name: str, x: Mapping[str, torch.Tensor], graph: TypedGraph, types: Any) -> None:
+    """Raise ValueError unless a graph has the types, features and relations that a model is made of.
+
+    `types` are those of the model's options, None if it does not say them, and `name` begins the message.
+    """
+    if types is None:
+        return
+    known: dict[str, int | None] = {**types["features"], **dict.fromkeys(types["nodes"])}
+    for kind, features in known.items():
+        count = graph.num_nodes.get(kind)
+        if count is not None and features is None and kind not in x and count == types["nodes"][kind]:
+            continue
+        if kind in x and x[kind].shape[1:] == (features,):
+            continue
+        got = "no nodes" if count is None else f"{count} nodes"
+        got += f" with {x[kind].shape[-1]} features" if kind in x else ""
+        accepted = f"nodes with {features} features"
+        if features is None:
+            accepted = f"{types['nodes'][kind]} nodes without features, each of which has an embedding"
+        bad_value(name, f"has {got} of type {kind!r}; accepted by the checkpoint: {accepted}")
+    if more := [kind for kind in graph.num_nodes if kind not in known]:
+        accepted = f"accepted by the checkpoint: {', '.join(known)}"
+        bad_value(name, f"has nodes of type {more[0]!r}; {accepted}")
+    wanted = {tuple(relation) for relation in types["relations"]}
+    for relation in sorted(wanted ^ {*graph.edges}):
+        got = f"{'has' if relation in graph.edges else 'lacks'} the relation {'-'.join(relation)}"
+        accepted = ", ".join("-".join(one) for one in sorted(wanted))
+        bad_value(name, f"{got}; accepted by the checkpoint: {accepted}")
 
 
 class EdgeModel(torch.nn.Module):
@@ -524,8 +594,46 @@ class LoadedModel:
             check_tensor("padding", padding, dtypes=(torch.bool,), shape=tuple(tokens.shape))
         return tokens.to(self.device), adj, None if padding is None else padding.to(self.device)
 
+    def _of_typed(self, data: Any) -> Prediction:
+        """Predict for the nodes of the target type of a graph with types, or for pairs."""
+        of: Any = self.module
+        recipe = self.recipe
+        x, graph = typed_inputs(data)
+        check_types("data", x, graph, recipe.options.get("types"))
+        pairs = self._pairs_of(data) if recipe.task == "typed_link" else None
+        precision, dtype = Precision.parse(recipe.precision), self._storage()
+        set_precision(of, precision)
+        here = graph.to(self.device)
+        if getattr(of, "typed_graph", None) == "prepared":
+            here = prepare(here, precision=precision)
+        with torch.no_grad(), numerics(precision, self.device):
+            found = call_typed(of, {kind: own.to(self.device, dtype) for kind, own in x.items()}, here)
+            if pairs is None:
+                outputs = outputs_of_type(found, recipe.run["dataset"]["nodes"])
+            else:
+                outputs = of.score(found, pairs.to(self.device))[:, None]
+        return Prediction(outputs.float(), recipe.several_labels or pairs is not None, recipe.regression)
+
+    def _pairs_of(self, data: Any) -> torch.Tensor:
+        """Return the pairs of a source and a target that data ask for, int64 [k, 2]."""
+        if not is_hetero_data(data):
+            asked: torch.Tensor = data.test_edges if data.pairs is None else data.pairs
+            return asked
+        name = self.recipe.run["dataset"]["edges"]
+        relation = tuple(name.split("__"))
+        given = data[relation].get("edge_label_index")
+        if given is None:
+            bad_value("data", f"has no edge_label_index of {name}; accepted: int64 [2, pairs] to score")
+        check_tensor("edge_label_index", given, dtypes=(torch.int64,), shape=(2, None))
+        for ends, kind in zip(given.contiguous(), relation[::2], strict=True):
+            check_range("edge_label_index", ends, data[kind].num_nodes, f"the nodes of type {kind!r}")
+        pairs: torch.Tensor = given.T
+        return pairs
+
     def _of_data(self, data: Any) -> Prediction:
-        """Predict for a Data of PyG, or for each of a sequence of such graphs."""
+        """Predict for a graph with types, a Data of PyG, or for each of a sequence of such graphs."""
+        if self.recipe.task.startswith("typed"):
+            return self._of_typed(data)
         pieces = [data] if is_pyg_data(data) else batches_of(graphs_of(data))
         logits = []
         for piece in pieces:
@@ -560,7 +668,9 @@ class LoadedModel:
         Args:
             x: features, floating-point [nodes, in_channels]; or tokens, int16, int32 or int64 [batch,
                 length], of a model of sequences. On any device. Without `graph` a torch_geometric.data.Data,
-                or of a model of graphs a list of them.
+                or of a model of graphs a list of them; of a graph with types a HeteroData or a data set.
+                Of links of a relation the pairs are its edge_label_index, or the data set's `pairs` or test
+                edges, and the probability [pairs, 1] is that of an edge.
             graph: an operand on the model's device, prepared as `prepare` does; or a graph that `prepare`
                 takes.
             padding: of a model of sequences: bool [batch, length], True for padding; None: tokens 0 are.

@@ -30,8 +30,9 @@ rows = []
 for paper, field in papers.items():
     known = field if random.random() < 0.8 else ""
     terms = fields.index(field) + random.gauss(0, 1.5)
-    rows.append([paper, random.choice(["", 8, 12]), terms, random.randint(2005, 2024), known])
-write("papers/nodes/paper.csv", ["id", "pages", "terms", "year", "label"], rows)
+    kind = random.choice(["article", "letter"])
+    rows.append([paper, random.choice(["", 8, 12]), kind, terms, random.randint(2005, 2024), known])
+write("papers/nodes/paper.csv", ["id", "pages", "kind", "terms", "year", "label"], rows)
 write("papers/nodes/author.csv", ["name", "age"], [[name, random.randint(30, 60)] for name in authors])
 edges = "papers/edges/{}.csv".format
 rows = [[alike(authors, field), paper] for paper, field in papers.items() for _ in range(4)]
@@ -67,6 +68,33 @@ def test_tables_of_three_types(model: str, tmp_path: Path) -> None:
     rows = done.rows("found.csv")
     assert [row["ids"] for row in rows] == [f"p{number}" for number in range(240)]
     assert {row["class_name"] for row in rows} == {"biology", "law", "physics"}
+
+
+@pytest.mark.slow
+def test_predictions_for_another_folder_of_tables(tmp_path: Path) -> None:
+    assert run(WRITE, tmp_path, "python").status == 0
+    options = "dataset.path=papers dataset.split=time:year dataset.standardize=true trainer.max_epochs=40"
+    done = run(f"{TRAIN} model=rgcn model.hidden_channels=32 {options} hydra.run.dir=run", tmp_path)
+    assert done.status == 0, done.errors
+    # Other papers of other authors, of a kind that no paper of the training is, in the same two venues.
+    new = WRITE.replace("seed(0)", "seed(1)").replace('f"p{', 'f"q{').replace("Author", "Writer")
+    new = new.replace('"papers/', '"new/').replace('"letter"', '"poster"').replace("label", "field")
+    assert run(new, tmp_path, "python").status == 0
+    table = tmp_path / "new/nodes/paper.csv"
+    rows = [line.split(",") for line in table.read_text().splitlines()]
+    fields = {row[0]: row.pop() for row in rows}
+    table.write_text("".join(",".join(row) + "\n" for row in rows))  # without labels
+    done = run("gnnsparse predict run --data new --out found.csv", tmp_path)
+    assert done.status == 0, done.errors
+    assert "kind=poster" in done.output + done.errors
+    found = {row["ids"]: row["class_name"] for row in done.rows("found.csv")}
+    assert list(found) == [f"q{number}" for number in range(240)]
+    right = [found[paper] == field for paper, field in fields.items() if field and paper in found]
+    assert sum(right) / len(right) > 0.7  # by `terms` alone 0.5
+    (tmp_path / "new/edges/paper__in__venue.csv").write_text("paper,venue\nq1,Nature\n")
+    done = run("gnnsparse predict run --data new --out found.csv", tmp_path)
+    assert done.status == 2, done.output
+    assert "of the nodes of type 'venue' 'Nature' is new; accepted: the 2 of the training" in done.errors
 
 
 @pytest.mark.slow

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from gnnsparse.data.custom.delimited import MISSING_WORDS, is_number, separator_of
-from gnnsparse.data.custom.features import FeatureTransform
+from gnnsparse.data.custom.features import FeatureTransform, TypedTransform
 from gnnsparse.data.datasets import (
     METRICS,
     REGRESSION_METRICS,
@@ -38,6 +38,9 @@ from gnnsparse.formats.csr import check_range
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.typed import Relation
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 #: The parts of a split.
 PARTS = ("train", "val", "test")
 #: The metrics of each kind of labels, the usual one first.
@@ -47,7 +50,7 @@ _METRICS = {
 }  # fmt: skip
 #: What `features` and `split` can be; `split` also "given:NUMBER" and "time:COLUMN".
 _FEATURES = ("file", "degree", "constant", "identity")
-_SPLITS = ("auto", "given", "random", "stratified")
+_SPLITS = ("auto", "given", "random", "stratified", "all")
 #: Columns of the features that are made of degrees, one for each power of two of 32 bits.
 _DEGREES = 32
 #: The tasks that a user's own data can be for.
@@ -365,7 +368,7 @@ class BuildOptions:
     directed: bool | None = None
     normalize_features: bool = False
     standardize: bool = False
-    transform: Any = None  # a FeatureTransform, given as what its to_dict returns; or None
+    transform: Any = None  # a FeatureTransform or TypedTransform, given as what its to_dict returns; or None
     edge_transform: Any = None  # that of the features of edges, likewise
     bipartite: bool | None = None
     hits_at: int | None = None
@@ -393,14 +396,22 @@ class BuildOptions:
         for flag in ("normalize_features", "standardize"):
             check_flag(flag, getattr(self, flag))
         for name in ("transform", "edge_transform"):
-            if (made := getattr(self, name)) is not None:
+            if isinstance(made := getattr(self, name), Mapping) and "types" in made:
+                object.__setattr__(self, name, TypedTransform.read(made))
+            elif made is not None and not isinstance(made, TypedTransform):
                 object.__setattr__(self, name, FeatureTransform.read(made, name))
 
     @property
     def of_model(self) -> FeatureTransform | None:
         """What makes the features of a trained model, if they are made of columns of a file."""
-        made: FeatureTransform | None = self.transform
+        made = self.transform if isinstance(self.transform, FeatureTransform) else None
         return made if made is not None and made.columns and self.features == "file" else None
+
+    def of_type(self, kind: str) -> Self:
+        """Return the options of the nodes of a type, whose features are made as those of a trained model."""
+        if not isinstance(self.transform, TypedTransform):
+            return self
+        return replace(self, transform=self.transform.types.get(kind))
 
     def split_kind(self) -> tuple[str, str]:
         """Return the kind of split, and what follows the colon."""
@@ -664,7 +675,7 @@ def _split(content: Content, labels: _Labels, options: BuildOptions) -> Masks:
     """Make the split of the nodes that have a label; check that no part is empty."""
     kind, rest = options.split_kind()
     present = labels.y >= 0 if labels.kind == "class" else ~labels.y.isnan().all(dim=1)
-    if not present.any():
+    if not present.any() or kind == "all":
         return present, present.clone(), present.clone()
     if kind == "auto":
         kind = "given" if content.masks else "stratified" if labels.kind == "class" else "random"

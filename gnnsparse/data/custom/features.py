@@ -64,6 +64,8 @@ class FeatureTransform:
     @classmethod
     def read(cls, content: Any, option: str = "transform") -> FeatureTransform:
         """Make a transform of what `to_dict` returned; raise ValueError if it is something else."""
+        if isinstance(content, cls):
+            return content
         try:
             given = dict(content)
             made = cls(
@@ -158,3 +160,31 @@ class FeatureTransform:
             problem = f"features: no training row has what others have: {'; '.join(unknown)[:300]}"
             warnings.warn(problem, UserWarning, stacklevel=2)
         return x
+
+
+@dataclass(frozen=True)
+class TypedTransform:
+    """How the tables of a graph with types are read for a trained model; `read` makes it of `to_dict`.
+
+    Attributes:
+        types: by type of nodes how its columns become features.
+        nodes: by type without features the names of its nodes, each of which the model has an embedding of.
+    """
+
+    types: Mapping[str, FeatureTransform]
+    nodes: Mapping[str, tuple[str, ...]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes as plain values by name, for a checkpoint."""
+        types = {kind: made.to_dict() for kind, made in self.types.items()}
+        return {"types": types, "nodes": {kind: list(names) for kind, names in self.nodes.items()}}
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> TypedTransform:
+        """Make a transform of what `to_dict` returned; raise ValueError if it is something else."""
+        try:
+            nodes = {kind: tuple(map(str, names)) for kind, names in content["nodes"].items()}
+            return cls({kind: FeatureTransform.read(of) for kind, of in content["types"].items()}, nodes)
+        except (TypeError, KeyError, AttributeError):
+            accepted = "what a data set has as feature_transform, or null"
+            bad_value("transform", f"got {str(content)[:100]}; accepted: {accepted}")

@@ -153,8 +153,9 @@ def load_custom(
             one.
         split: "given" (masks, a column `split`), "given:NUMBER" of several, where a mask of one column goes
             with each of them, "random", "stratified" (the same fractions of each class), "time:COLUMN" (the
-            earliest nodes for training, the latest for the test), or "auto": given if the file has a split,
-            else stratified for classes and random for others.
+            earliest nodes for training, the latest for the test), "all" (for predictions of links of a graph
+            with types: each is in all parts), or "auto": given if the file has a split, else stratified for
+            classes and random for others.
         train_fraction: fraction of the nodes with a label that are for training, where the split is made.
         val_fraction: fraction of them that are for validation; the others are for the test.
         seed: seed of the split.

@@ -21,6 +21,7 @@ import numpy as np
 from gnnsparse.data.array_files import read_text
 from gnnsparse.data.custom.build import PARTS, Content, FileOptions, TypedContent, sorted_texts, text_of
 from gnnsparse.data.custom.delimited import MISSING_WORDS, is_number, parse
+from gnnsparse.data.custom.features import TypedTransform
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_regular, reading
@@ -344,8 +345,9 @@ def read_typed_tables(folder: Path, options: FileOptions) -> TypedContent:
         if kind not in kinds:
             bad_value("path", f"nodes/{file.name} is of a type without edges; accepted: {', '.join(kinds)}")
         table = replace(read_table(file, options.separator), file=f"nodes/{file.name}")
-        nodes[kind] = _with_names_of_nodes(table, options)
-    _check_named(options, nodes, ("id", "label_columns", "feature_columns"))
+        nodes[kind] = _with_names_of_nodes(table, options.of_type(kind))
+    labels = () if options.transform is not None else ("label_columns",)  # of which predictions need none
+    _check_named(options, nodes, ("id", *labels, "feature_columns"))
     _check_named(options, edges, ("source", "target"))
     lines, made = [], {}
     texts: dict[tuple[Relation, int], np.ndarray] = {}
@@ -358,9 +360,13 @@ def read_typed_tables(folder: Path, options: FileOptions) -> TypedContent:
         joined = np.concatenate([end for (relation, at), end in texts.items() if relation[at] == kind])
         content: dict[str, Any] = {"ids": tuple(sorted_texts({*joined.tolist()}))}
         if kind in nodes:
-            content, id, line = _nodes(nodes[kind], _options_of(nodes[kind], options), {"edges": joined})
+            own = _options_of(nodes[kind], options.of_type(kind))
+            if own.transform is None and options.transform is not None:
+                own = replace(own, features="constant")  # the model takes none
+            content, id, line = _nodes(nodes[kind], own, {"edges": joined})
             known[kind] = f"{nodes[kind].file}, column {id!r}"
             lines.append(line)
+        content = _of_trained_nodes(kind, content, options, kind in nodes)
         of_types[kind] = Content(len(content["ids"]), np.empty((2, 0), np.int64), item=kind, **content)
     for relation, items in made.items():
         numbers = [
@@ -372,6 +378,27 @@ def read_typed_tables(folder: Path, options: FileOptions) -> TypedContent:
         ]  # fmt: skip
         made[relation] = replace(items, edges=np.stack(numbers))
     return TypedContent(of_types, made, directed=False, uses=tuple(lines))
+
+
+def _of_trained_nodes(
+    kind: str, content: dict[str, Any], options: FileOptions, has_table: bool
+) -> dict[str, Any]:
+    """Return what there is of a type's nodes as the embeddings of a trained model need it, or raise."""
+    made = options.transform
+    if not isinstance(made, TypedTransform):
+        return content
+    names = made.nodes.get(kind)
+    if names is None:
+        if not has_table:
+            accepted = f"a table nodes/{kind}.csv with the columns of the training"
+            bad_value("path", f"there is no table of the nodes of type {kind!r}; accepted: {accepted}")
+        return content
+    new = sorted({*content["ids"]}.difference(names))
+    if new or (has_table and content["ids"] != names):
+        got = f"{new[0][:80]!r} is new" if new else "the table has fewer, or another order"
+        accepted = f"the {len(names)} of the training, which have embeddings and no features"
+        bad_value("path", f"of the nodes of type {kind!r} {got}; accepted: {accepted}")
+    return {**content, "ids": names}
 
 
 def _files_of(folder: Path) -> dict[str, Path]:

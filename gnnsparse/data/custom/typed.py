@@ -22,6 +22,7 @@ from gnnsparse.data.custom.build import (
     split_items,
     times_of,
 )
+from gnnsparse.data.custom.features import FeatureTransform, TypedTransform
 from gnnsparse.data.custom.links import LEAST_LINKS, refuse_label_options
 from gnnsparse.data.custom.readers import OGB_TYPED_MARK, content_of_attributes, read_ogb_folder
 from gnnsparse.data.custom.tables import read_table
@@ -45,7 +46,8 @@ def build_typed(
 ) -> TypedNodeDataset | TypedLinkDataset:
     """Make a data set of a graph with types: of links if the task is one, or nothing has labels."""
     for option in _UNUSED:
-        if (given := getattr(options, option)) is not None:
+        given = getattr(options, option)
+        if given is not None and not isinstance(given, TypedTransform):
             bad_value(option, f"got {str(given)[:80]!r} for a graph with types; accepted: null")
     if options.features != "file":
         accepted = "file, as models learn embeddings of nodes without features"
@@ -70,12 +72,12 @@ def _nodes(name: str, content: TypedContent, options: FileOptions, labelled: lis
     target = options.nodes or labelled[0]
     own = content.nodes[target]
     has_features = own.x is not None or bool(own.features)
-    made: Any = build_dataset(target, own, options if has_features else replace(options, features="constant"))
+    chosen = options.of_type(target)
+    made: Any = build_dataset(target, own, chosen if has_features else replace(chosen, features="constant"))
     learned: NodeDataset = made
-    x = {target: learned.x} if has_features else {}
-    for kind, other in content.nodes.items():
-        if kind != target:
-            x |= _features(kind, other, options)
+    x, transforms = _features({kind: of for kind, of in content.nodes.items() if kind != target}, options)
+    if has_features:
+        x[target], transforms[target] = learned.x, learned.feature_transform or {}
     found = {kind: _times(other, options.time) for kind, other in content.nodes.items()}
     times = {kind: moments for kind, moments in found.items() if moments is not None}
     edges = {relation: torch.from_numpy(of.edges) for relation, of in content.edges.items()}
@@ -83,18 +85,34 @@ def _nodes(name: str, content: TypedContent, options: FileOptions, labelled: lis
         name, _graph(content, edges, options), {kind: x[kind] for kind in content.nodes if kind in x}, target,
         learned.y, learned.train_mask, learned.val_mask, learned.test_mask, learned.num_classes,
         learned.metric, _ids(content), learned.class_names, times if target in times else None,
+        _transform(content, x, transforms),
     )  # fmt: skip
 
 
-def _features(kind: str, content: Content, options: FileOptions) -> dict[str, torch.Tensor]:
-    """Return the features of a type that is not learned, if it has some."""
-    if content.x is None and not content.features:
-        return {}
-    everyone = torch.ones(content.nodes, dtype=torch.bool, device="cpu")
-    x, _ = features_of(content.x, content.features, options, everyone)
-    if options.normalize_features:
-        normalize_rows(x)
-    return {kind: x}
+def _features(
+    nodes: Mapping[str, Content], options: FileOptions
+) -> tuple[dict[str, torch.Tensor], dict[str, Mapping[str, Any]]]:
+    """Return the features of the types that have some, and what made them of columns."""
+    x: dict[str, torch.Tensor] = {}
+    transforms: dict[str, Mapping[str, Any]] = {}
+    for kind, content in nodes.items():
+        if content.x is None and not content.features:
+            continue
+        everyone = torch.ones(content.nodes, dtype=torch.bool, device="cpu")
+        x[kind], made = features_of(content.x, content.features, options.of_type(kind), everyone)
+        transforms[kind] = {} if made is None else made.to_dict()
+        if options.normalize_features:
+            normalize_rows(x[kind])
+    return x, transforms
+
+
+def _transform(
+    content: TypedContent, x: Mapping[str, torch.Tensor], transforms: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return what other tables are read by for a model of this graph, as plain values."""
+    made = {kind: FeatureTransform.read(of) for kind, of in transforms.items() if of}
+    names = {kind: ids for kind, ids in (_ids(content) or {}).items() if kind not in x}
+    return TypedTransform(made, names).to_dict()
 
 
 def _ids(content: TypedContent) -> dict[str, tuple[str, ...]] | None:
@@ -181,9 +199,7 @@ def _links(name: str, content: TypedContent, options: FileOptions) -> TypedLinkD
             edge_times[other] = when
     backs = _reverses(content, options).items()
     edge_times |= {back: edge_times[other] for other, back in backs if other in edge_times}
-    x: dict[str, torch.Tensor] = {}
-    for kind, nodes in content.nodes.items():
-        x |= _features(kind, nodes, options)
+    x, transforms = _features(content.nodes, options)
     found: dict[str, Any] = {}
     for part, mask in zip(PARTS, parts, strict=True):
         found[f"{part}_edges"] = edges[:, mask].T.contiguous()
@@ -193,6 +209,7 @@ def _links(name: str, content: TypedContent, options: FileOptions) -> TypedLinkD
         name, _graph(content, graph, options), x, relation, **found,
         edge_times=None if moments is None else edge_times, known=torch.from_numpy(keys),
         hits_at=options.hits_at or _HITS, node_ids=_ids(content),
+        feature_transform=_transform(content, x, transforms),
     )  # fmt: skip
 
 

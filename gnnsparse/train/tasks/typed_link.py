@@ -26,10 +26,9 @@ from gnnsparse.train.tasks.typed_node import (
     inputs_of_sample,
     make_typed_sampler,
     prepare_typed,
-    set_precision,
     sizes_of,
 )
-from gnnsparse.train.trained import LoadedModel
+from gnnsparse.train.trained import LoadedModel, set_precision
 
 __all__ = ["TypedLinkBatch", "TypedLinkData", "TypedLinkPredictor", "TypedLinkTask", "ranks_of"]
 
@@ -317,8 +316,10 @@ class TypedLinkTask(LinkTask):
         return texts_of(**found)
 
     def found_options(self, dataset: Any) -> dict[str, Any]:
-        """Return the task and K of hits@K."""
-        return {"task": self.name, "hits_at": dataset.hits_at}
+        """Return the task, K of hits@K, the predicted relation, and what the features are made of."""
+        found = {"task": self.name, "hits_at": dataset.hits_at, "edges": "__".join(dataset.relation)}
+        made = dataset.feature_transform
+        return found if made is None else {**found, "transform": dict(made)}
 
     def make_module(self, model: torch.nn.Module, data: Any, run: RunOptions) -> TaskModule:
         """Make the Lightning module, whose layers compute in the precision of the run."""
@@ -328,14 +329,16 @@ class TypedLinkTask(LinkTask):
     def predict(self, model: LoadedModel, data: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return "source" and "target" of the pairs that are asked for or of the test part, and its scores.
 
-        "probability" is that of an edge, and "is_edge" says whether it is one of any part.
+        "probability" is that of an edge, and "is_edge" says whether it is one of any part. There are no
+        scores where messages pass over the test part.
         """
         of: Any = model.module
         set_precision(of, data.precision)
         pairs, logits = _asked(data.dataset), []
         with torch.no_grad(), numerics(data.precision, data.device):
             features = None if data.draws_scores else of(data.x, data.adj)
-            scores = part_scores(of, "test", data, features)
+            seen = torch.equal(data.dataset.train_edges, data.dataset.test_edges)  # as of split=all
+            scores = {} if seen else part_scores(of, "test", data, features)
             everyone = torch.arange(len(pairs), dtype=torch.int64, device="cpu")
             for step, ids in enumerate(everyone.split(_ROOTS // 2)):
                 nothing = torch.empty(len(ids), 0, dtype=torch.int64, device="cpu")

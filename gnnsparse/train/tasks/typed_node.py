@@ -12,7 +12,6 @@ import torch
 from gnnsparse.data.catalog import load_entry
 from gnnsparse.data.typed import TypedNodeDataset
 from gnnsparse.errors import bad_value
-from gnnsparse.nn.adjacency import GraphLayer
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.memo import cached_property
@@ -25,7 +24,7 @@ from gnnsparse.train.sampled import DrawnBatch, NodeBatch, NodeBatches
 from gnnsparse.train.settings import PreprocessConfig, SamplerConfig
 from gnnsparse.train.tasks import RunOptions, register_task, texts_of
 from gnnsparse.train.tasks.node import FullGraphData, GraphBatch, NodeClassifier, NodeTask, StoredGraph
-from gnnsparse.train.trained import LoadedModel, Prediction
+from gnnsparse.train.trained import LoadedModel, Prediction, set_precision
 
 __all__ = ["TypedNodeClassifier", "TypedNodeData", "TypedNodeTask"]
 
@@ -70,13 +69,6 @@ def inputs_of_sample(x: Mapping[str, torch.Tensor], sample: TypedSubgraph) -> di
     return {
         kind: x[kind].index_select(0, nodes) if kind in x else nodes for kind, nodes in sample.nodes.items()
     }
-
-
-def set_precision(model: torch.nn.Module, precision: Precision) -> None:
-    """Let the layers of a model that have no precision of their own compute in that of a run."""
-    for layer in model.modules():
-        if isinstance(layer, GraphLayer) and layer.precision is None:
-            layer.precision = precision
 
 
 class TypedBatches(NodeBatches):
@@ -202,6 +194,10 @@ class TypedNodeTask(NodeTask):
         """Make the Lightning module, whose layers compute in the precision of the run."""
         set_precision(model, data.precision)
         return super().make_module(model, data, run)
+
+    def found_options(self, dataset: Any) -> dict[str, Any]:
+        """Return those of NodeTask, and the type whose nodes are learned."""
+        return {**super().found_options(dataset), "nodes": dataset.target}
 
     def names(self, dataset: Any) -> dict[str, np.ndarray]:
         """Return "ids", the names of the nodes, and "class_names", if the data set has such."""
