@@ -1,7 +1,7 @@
 """Linear layers that do less than torch's, where nothing but their numbers is wanted, which stay the same.
 
-In training a linear layer, its product with an operand and a bias are one step of autograd. In inference rows
-begin at whole vectors, and activations are computed in place.
+In training a linear layer, its product with an operand and a bias are one step of autograd. On a GPU the rows
+that a product reads begin at whole sectors. In inference activations are computed in place.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.nn.bias import column_sum
 from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.ops import spmm
-from gnnsparse.ops.dispatch import direct, gradient
-from gnnsparse.runtime.device import VECTOR_BYTES
+from gnnsparse.ops.dense import empty_rows, has_whole_rows, whole_width
+from gnnsparse.ops.dispatch import direct, refuse_batch
+from gnnsparse.ops.products import transposed_product
+from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.sparse.operand import SparseOperand
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+#: Rows from which on training makes them whole: of fewer, the host takes longer than the GPU gains.
+MANY_ROWS = 1 << 14
 
 
 class _Propagated(torch.autograd.Function):
@@ -34,7 +38,10 @@ class _Propagated(torch.autograd.Function):
         of_x, of_weight = ctx.needs_input_grad[:2]
         # What no gradient needs may be changed before the backward pass, as with torch's own operations.
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
-        product = F.linear(x, weight)
+        ctx.whole_rows = operand.operations is None and _lacks_whole_rows(
+            x, weight.shape[0], weight.dtype, MANY_ROWS
+        )
+        product = padded_linear(x, weight) if ctx.whole_rows else F.linear(x, weight)
         y: torch.Tensor | None = operand.kernels.dispatch_cache.multiply[0](product)
         if y is None:
             y = spmm(operand, product)
@@ -46,7 +53,8 @@ class _Propagated(torch.autograd.Function):
         grad_x = grad_weight = None
         if of_x or of_weight:
             x, weight = ctx.saved_tensors
-            through = spmm(ctx.operand.unquantized.T, gradient("spmm", grad))
+            refuse_batch("spmm", grad)
+            through = transposed_product(ctx.operand.unquantized.T, grad, ctx.whole_rows)
             grad_x = through.mm(weight) if of_x else None
             grad_weight = through.t().mm(x) if of_weight else None
         return grad_x, grad_weight, column_sum(grad) if of_bias else None, None
@@ -80,7 +88,7 @@ def can_propagate(x: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bo
         and dtype.is_floating_point
         and (bias is None or (type(bias) in _PLAIN and bias.dtype is dtype))
         # With other strides torch computes a gradient as the transpose of another product.
-        and x.is_contiguous()
+        and (x.is_contiguous() or has_whole_rows(x))
         and weight.is_contiguous()
         and x.device == weight.device
         and not torch._C._is_any_autocast_enabled()
@@ -106,19 +114,55 @@ def _is_inference(x: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
-def linear_in_vectors(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Compute x W^T; in inference on a GPU with rows that begin at whole vectors, as kernels read them."""
-    rest = weight.shape[0] * weight.dtype.itemsize % VECTOR_BYTES
-    if rest == 0 or not x.is_cuda or not _is_inference(x, weight):
+def _lacks_whole_rows(x: torch.Tensor, features: int, dtype: torch.dtype, least: int) -> bool:
+    """Return whether x W^T has `least` rows or more, of which packed ones slow a GPU's kernels."""
+    return x.shape[0] >= least and whole_width(features, dtype) > features and path().takes(x.device)
+
+
+def linear_in_whole_rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Compute x W^T; on a GPU with rows that lie apart to be whole sectors, as kernels read and write them.
+
+    Products with an operand keep such rows (`gnnsparse.ops.dense.new_result`).
+    """
+    if not is_eager():  # first: torch.compile need not trace the rest
         return F.linear(x, weight)
-    return padded_linear(x, weight)
+    kind, features = x.device.type, weight.shape[0]
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        exact = torch.float64 in (x.dtype, weight.dtype)  # which autocast leaves as they are
+        if not exact and _lacks_whole_rows(x, features, dtype, MANY_ROWS):
+            with torch.autocast(kind, enabled=False):  # which has nothing to do after these conversions
+                return linear_in_whole_rows(x.to(dtype), weight.to(dtype))
+    elif _is_inference(x, weight):
+        if _lacks_whole_rows(x, features, weight.dtype, 0):
+            return padded_linear(x, weight)
+    elif _lacks_whole_rows(x, features, weight.dtype, MANY_ROWS) and can_propagate(x, weight, None):
+        return _padded_linear_with_grad(x, weight)
+    return F.linear(x, weight)
 
 
 def padded_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Compute x W^T with rows that begin at whole vectors; see `linear_in_vectors`."""
-    features, per_vector = weight.shape[0], VECTOR_BYTES // weight.dtype.itemsize
-    out = x.new_empty(x.shape[0], -(-features // per_vector) * per_vector)[:, :features]
-    return torch.mm(x, weight.t(), out=out)
+    """Compute x W^T with whole rows, without gradients; see `linear_in_whole_rows`."""
+    return torch.mm(x, weight.t(), out=empty_rows(x, x.shape[0], weight.shape[0]))
+
+
+class _PaddedLinear(torch.autograd.Function):
+    """x W^T with whole rows, whose gradients are those of F.linear."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        of_x, of_weight = ctx.needs_input_grad
+        ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
+        return padded_linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        grad_x = None if weight is None else grad.mm(weight)
+        return grad_x, None if x is None else grad.t().mm(x)
+
+
+_padded_linear_with_grad: Callable[..., torch.Tensor] = direct(_PaddedLinear)
 
 
 def activated_linear(

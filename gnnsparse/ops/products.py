@@ -11,11 +11,12 @@ from torch.compiler import is_compiling
 from gnnsparse.errors import bad_value, check_choice, check_integer
 from gnnsparse.ops import dispatch, reference
 from gnnsparse.ops.arguments import check_edges, check_features, check_operand, resolve_impl
+from gnnsparse.ops.dense import empty_rows, has_whole_rows
 from gnnsparse.ops.dispatch import direct, form_of, needs_grad
 from gnnsparse.ops.maximum import spmm_max
 from gnnsparse.ops.quantization import exact_rounded, fake_quantized
 from gnnsparse.ops.sddmm_kernels import bind_sddmm
-from gnnsparse.ops.spmm_kernels import bind_spmm
+from gnnsparse.ops.spmm_kernels import bind_spmm, spmm_into
 from gnnsparse.ops.spmm_quantized import StoredFeatures, multiply_stored
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
@@ -186,7 +187,7 @@ class _Spmm(dispatch.Operation):
         if ctx.mean:
             grad = dispatch.divide_by_counts(operand, grad)
         if not ctx.weighted:
-            return _transposed_product(operand.T, grad).to(ctx.x_dtype), None, None, None, None
+            return transposed_product(operand.T, grad).to(ctx.x_dtype), None, None, None, None
         grad = grad.contiguous()
         x, values = alive(ctx.saved_tensors)
         grad_x = grad_values = None
@@ -201,14 +202,22 @@ class _Spmm(dispatch.Operation):
 _spmm_with_grad = direct(_Spmm)
 
 
-def _transposed_product(transpose: SparseOperand, grad: torch.Tensor) -> torch.Tensor:
-    """Compute A^T dY with A's own weights, by a native launch if there is one."""
+def transposed_product(
+    transpose: SparseOperand, grad: torch.Tensor, whole_rows: bool = False
+) -> torch.Tensor:
+    """Compute A^T dY with A's own weights, by a native launch if there is one.
+
+    With `whole_rows` those of the result lie apart to be whole, if no gradient of it is recorded.
+    """
+    if whole_rows and not has_whole_rows(grad) and not torch.is_grad_enabled():
+        spmm_into(transpose, grad, y := empty_rows(grad, transpose.shape[0], grad.shape[1]))
+        return y
     if not is_compiling():
         # It copies a gradient with strides of 0, as that of a sum, itself.
-        y: torch.Tensor | None = transpose.kernels.dispatch_cache.multiply[False](grad)
-        if y is not None and y is not NotImplemented:
-            return y
-    return spmm(transpose, grad.contiguous())
+        found: torch.Tensor | None = transpose.kernels.dispatch_cache.multiply[False](grad)
+        if found is not None and found is not NotImplemented:
+            return found
+    return spmm(transpose, grad if whole_rows else grad.contiguous())
 
 
 class _LaunchedSpmm(torch.autograd.Function):
@@ -220,7 +229,7 @@ class _LaunchedSpmm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, operand: SparseOperand, mean: bool) -> torch.Tensor:
-        ctx.operand, ctx.mean = operand, mean
+        ctx.operand, ctx.mean, ctx.whole_rows = operand, mean, has_whole_rows(x)
         # The launch takes x, unless another thread has replaced the operand's plans meanwhile.
         y: torch.Tensor | None = operand.kernels.dispatch_cache.multiply[mean](x)
         return bind_spmm(operand.kernels, x, None, None, mean)(x, None) if y is None else y
@@ -232,7 +241,7 @@ class _LaunchedSpmm(torch.autograd.Function):
         dispatch.refuse_batch("spmm", grad)
         if ctx.mean:
             grad = dispatch.divide_by_counts(operand, grad)
-        return _transposed_product(operand.T, grad), None, None
+        return transposed_product(operand.T, grad, ctx.whole_rows), None, None
 
 
 #: (x, operand, whether it is a mean) -> y, recorded by autograd, of an x that `DispatchCache.multiply` takes.
@@ -250,7 +259,7 @@ dispatch.register(
     "spmm(Tensor x, Tensor? values, int operand, bool mean=False, int? seed=None) -> Tensor",
     lambda x, values, a, mean=False, seed=None: bind_spmm(
         _of_features(x, values, a).kernels, x, values, None, mean, seed
-    )(x, values),
+    )(x, values).contiguous(),  # as it is traced, whatever the strides of X
     lambda x, values, a, mean=False, seed=None: x.new_empty(
         _of_features(x, values, a).shape[0], *x.shape[1:]
     ),

@@ -14,7 +14,7 @@ from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.formats.convert import place_values
 from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS, packed_kernel, why_not_packed
-from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
+from gnnsparse.ops.dense import CudaLoader, aligned_values, new_result, partial_sums, whole_width
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, Problem, WindowPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.plan.panel import reads_lines
@@ -111,7 +111,7 @@ def _python_call(kernels: KernelCache, bound: _Bound, width: int) -> SpmmCall:
         x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None, add: bool = False
     ) -> torch.Tensor:
         x_view = load_to_add(x) if add and load_to_add is not None else load(x)
-        y = x.new_empty(rows, width) if out is None else out
+        y = new_result(x, rows) if out is None else out
         if clears:
             y.zero_()
         matrix, of_rows = view, stored
@@ -138,7 +138,9 @@ def _native_launch(kernels: KernelCache, bound: _Bound, product: Product, dtype:
     if not native.shows_tensors(like):
         return None
     partials = work.partials * bound.height * partial_width(product.width)
-    result = native.SpmmResult(csr.rows, csr.cols, product.width, like, stored, sums, partials)
+    result = native.SpmmResult(
+        csr.rows, csr.cols, product.width, whole_width(product.width, dtype), like, stored, sums, partials
+    )
     queue = native.LaunchQueue(*gpu.queue(device), kernels.streams.note)
     handles = bound.view, bound.stored, work.view, *bound.how, *bound.after_width
     return make(*handles, kernels.precision.code, result, bound.load.layout(), queue)

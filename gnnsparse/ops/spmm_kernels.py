@@ -10,7 +10,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.formats.convert import place_values
 from gnnsparse.ops import heads, spmm_cuda, spmm_quantized
-from gnnsparse.ops.dense import cpu_loader
+from gnnsparse.ops.dense import cpu_loader, new_result
 from gnnsparse.plan import Plan
 from gnnsparse.precision import round_operand
 from gnnsparse.runtime.device import path
@@ -83,7 +83,7 @@ def spmm_into(a: SparseOperand, x: torch.Tensor, out: torch.Tensor, *, add: bool
 
 def _rows(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
     """Bind the product over CSR rows: (x, edge values or None[, y]) -> y."""
-    rows, view, row_ids, width = kernels.csr.rows, kernels.csr.view, kernels.row_ids, product.width
+    rows, view, row_ids = kernels.csr.rows, kernels.csr.view, kernels.row_ids
     precision, load = kernels.precision, cpu_loader(kernels.precision)
     scale = kernels.row_factors(not product.edge_values, mean)
     own = _native.StoredRows(None, row_ids)
@@ -91,7 +91,7 @@ def _rows(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
         own = _native.StoredRows(None, row_ids, scale, kernels.values32, kernels.col_scale)
 
     def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
-        y, stored = x.new_empty(rows, width) if out is None else out, own
+        y, stored = new_result(x, rows) if out is None else out, own
         if values is not None:
             weights = round_operand(values, precision).float().contiguous()
             stored = _native.StoredRows(None, row_ids, scale, weights)
@@ -105,7 +105,7 @@ def _blocked(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
     """Bind the product over the arrays of the prepared format."""
     blocked, precision, rows = kernels.require_blocked(), kernels.precision, kernels.csr.rows
     row_ids, load = kernels.row_ids, cpu_loader(kernels.precision)
-    width, edge_values = product.width, product.edge_values
+    edge_values = product.edge_values
     outside = not (blocked.spec.stores_values or edge_values)  # bits alone: weights lie outside the format
     scale = kernels.row_factors(outside, mean)
     own = _native.StoredRows(None, row_ids, scale)
@@ -115,7 +115,7 @@ def _blocked(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
     residual = _residual(kernels, mean)
 
     def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
-        y = x.new_empty(rows, width) if out is None else out
+        y = new_result(x, rows) if out is None else out
         if blocked.panel_rows is not None:
             y.zero_()  # rows without nonzeros are in no panel
         used, threads, loaded = view, torch.get_num_threads(), load(x)

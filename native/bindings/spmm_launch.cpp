@@ -145,6 +145,7 @@ SpmmLaunch::SpmmLaunch(SpmmKernels kernels, const SpmmResult& result, const XLay
       rows_(result.rows),
       cols_(result.cols),
       width_(result.width),
+      whole_(result.whole),
       partial_count_(result.partial_count),
       layout_(layout),
       queue_(std::move(queue)),
@@ -161,6 +162,8 @@ SpmmLaunch::SpmmLaunch(SpmmKernels kernels, const SpmmResult& result, const XLay
   storage_ = storage_dtype(storage, "packed");
   storage_element_ = storage.element;
   // Twice the size fits 64 bits, so that the sums below do.
+  if (whole_ < width_) reject("whole", "must be at least the width");
+  if (whole_ > width_) make_whole_ = NewTensor(result.like, {rows_, whole_});
   const int64_t bytes = product("packed", cols_, layout_.packed, bytes_of(storage.element), 2) / 2;
   packed_bytes_ = (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
   constexpr int64_t kFloat = sizeof(float);
@@ -214,6 +217,12 @@ Memory SpmmLaunch::partials_view(const Memory& scratch, bool ready) const {
   return made;
 }
 
+py::object SpmmLaunch::new_result(const Strided<2>& x) const {
+  if (whole_ == width_ || x.stride[1] != 1 || x.stride[0] != whole_) return make_result_();
+  // Detached, it is no view to autograd, so that it may be changed in place.
+  return make_whole_().attr("narrow")(1, 0, width_).attr("detach")();
+}
+
 py::object SpmmLaunch::operator()(const ExchangedTensor& shown) const {
   if (number(owned(PyObject_CallNoArgs(queue_.device.ptr()))) != queue_.device_index) {
     return py::none();
@@ -222,7 +231,7 @@ py::object SpmmLaunch::operator()(const ExchangedTensor& shown) const {
   Strided<2> x;
   if (!set_strided(shown, &x)) return py::none();
   const bool ready = is_ready(x);
-  py::object y = make_result_();
+  py::object y = new_result(x);
   const Dense y_view = new_dense(y, "y");
   py::object scratch;
   Memory memory, sums;
@@ -268,13 +277,13 @@ void bind_spmm_launch(py::module_& m) {
            py::arg("padded"), py::arg("packed"), py::arg("aligned"), py::arg("scale"),
            py::arg("rounds"));
   py::class_<SpmmResult>(m, "SpmmResult", py::module_local())
-      .def(
-          py::init([](int64_t rows, int64_t cols, int64_t width, const py::object& like,
-                      const py::object& packed, const py::object& partials, int64_t partial_count) {
-            return SpmmResult{rows, cols, width, like, packed, partials, partial_count};
-          }),
-          py::arg("rows"), py::arg("cols"), py::arg("width"), py::arg("like"), py::arg("packed"),
-          py::arg("partials"), py::arg("partial_count"));
+      .def(py::init([](int64_t rows, int64_t cols, int64_t width, int64_t whole,
+                       const py::object& like, const py::object& packed, const py::object& partials,
+                       int64_t partial_count) {
+             return SpmmResult{rows, cols, width, whole, like, packed, partials, partial_count};
+           }),
+           py::arg("rows"), py::arg("cols"), py::arg("width"), py::arg("whole"), py::arg("like"),
+           py::arg("packed"), py::arg("partials"), py::arg("partial_count"));
   m.def(
       "spmm_multiplier",
       [](const py::args& given) {

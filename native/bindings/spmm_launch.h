@@ -41,8 +41,9 @@ struct SpmmResult {
   int64_t rows;
   int64_t cols;
   int64_t width;
-  py::object like;      // an empty tensor on the operand's device, of the dtype of X and the result
-  py::object packed;    // one in the storage dtype
+  int64_t whole;      // elements of a row in whole sectors: where X has rows so far apart, so has y
+  py::object like;    // an empty tensor on the operand's device, of the dtype of X and the result
+  py::object packed;  // one in the storage dtype
   py::object partials;  // one in float32
   int64_t partial_count;
 };
@@ -76,10 +77,11 @@ class SpmmLaunch {
   bool is_ready(const Strided<2>& x) const;
   Dense packed_view(const Memory& scratch) const;
   Memory partials_view(const Memory& scratch, bool ready) const;
+  py::object new_result(const Strided<2>& x) const;
   Address current_stream() const;
 
   SpmmKernels kernels_;
-  int64_t rows_, cols_, width_, partial_count_;
+  int64_t rows_, cols_, width_, whole_, partial_count_;
   XLayout layout_;
   LaunchQueue queue_;
   ExchangedTensor like_;
@@ -87,7 +89,7 @@ class SpmmLaunch {
   Element storage_element_;
   int64_t packed_bytes_;  // of a converted X, up to where partial sums may begin
   // The memory of a converted X and of partial sums is one allocation; [1]: where X is ready.
-  NewTensor make_result_, make_scratch_[2];
+  NewTensor make_result_, make_whole_, make_scratch_[2];
   mutable std::atomic<Address> noted_{0};
   mutable std::atomic<bool> has_noted_{false};
 };

@@ -1,0 +1,137 @@
+"""Rows that lie apart to be whole sectors: products keep them, and layers on a GPU make them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import gnnsparse
+from gnnsparse import SparseOperand
+from gnnsparse.nn import GCNConv, SAGEConv, linear
+from gnnsparse.nn.linear import linear_in_whole_rows
+from gnnsparse.ops.dense import has_whole_rows, whole_width
+from gnnsparse.testing import random_graph
+from tests.gpu_paths import RunningPath
+from tests.helpers import make
+
+
+@pytest.fixture
+def few_are_many(native: RunningPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training makes whole rows of a few, on the path of a GPU."""
+    monkeypatch.setattr(linear, "MANY_ROWS", 1)
+
+
+WIDTHS = {torch.float32: (3, 7, 41, 602), torch.float16: (3, 7, 41, 130)}
+
+
+def apart(x: torch.Tensor) -> torch.Tensor:
+    """A copy of x with whole rows; NaN lies between them."""
+    wide = torch.full((x.shape[0], whole_width(x.shape[1], x.dtype)), float("nan"), dtype=x.dtype)
+    wide[:, : x.shape[1]] = x
+    return wide[:, : x.shape[1]]
+
+
+def operand(weights: str | None = "gcn", rows: int = 60, **options: object) -> SparseOperand:
+    graph = random_graph(rows, 60, 0.15, weighted=False, hubs=2, empty_rows=0.1)
+    return make(graph, "cpu", values=weights, **options)
+
+
+def check_products(a: SparseOperand, dtype: torch.dtype) -> None:
+    """The first product of a form goes another way than later ones, and training goes a third way."""
+    for width in WIDTHS[dtype]:
+        x = torch.randn(a.shape[1], width).to(dtype)
+        for reduce in ("sum", "mean"):
+            want, wide = gnnsparse.spmm(a, x, reduce=reduce), apart(x)
+            assert want.is_contiguous()
+            for _ in range(2):
+                y = gnnsparse.spmm(a, wide, reduce=reduce)
+                assert torch.equal(y, want)
+                assert has_whole_rows(y)
+        x.requires_grad_()
+        seed = torch.randn(a.shape[0], width).to(dtype)
+        wide = apart(x.detach()).requires_grad_()
+        for _ in range(2):
+            y = a @ wide
+            y.relu_()  # no view, which autograd would refuse to change
+            (got,) = torch.autograd.grad(y, wide, seed)
+            (right,) = torch.autograd.grad((a @ x).relu(), x, seed)
+            assert torch.equal(got, right)
+
+
+@pytest.mark.parametrize("dtype", WIDTHS, ids=str)
+@pytest.mark.parametrize("format", ["csr", "window"])
+def test_products_keep_whole_rows(dtype: torch.dtype, format: str) -> None:
+    precision = "fp16" if dtype == torch.float16 else "tf32"
+    check_products(operand(None, 90, format=format, precision=precision), dtype)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+def test_products_of_a_gpu_keep_whole_rows(native: RunningPath, precision: str) -> None:
+    for dtype in WIDTHS:
+        check_products(operand(precision=precision), dtype)
+
+
+def test_torch_compile_sees_contiguous_results() -> None:
+    """Its own memory may have other strides than the X that was traced."""
+    a = operand(None)
+    product = torch.compile(lambda x: (a @ x).view(-1) + 1, backend="aot_eager", fullgraph=True)
+    x = torch.randn(60, 41)
+    assert torch.equal(product(apart(x)), (a @ x).view(-1) + 1)
+
+
+@pytest.mark.usefixtures("poisoned", "few_are_many")
+@pytest.mark.parametrize("width", [7, 41, 48])
+@pytest.mark.parametrize("kind", [GCNConv, SAGEConv])
+def test_layers_make_whole_rows(kind: type, width: int) -> None:
+    """Outputs and gradients against float64, in inference and in each of the steps of training."""
+    torch.manual_seed(0)
+    layer, a = kind(128, width), operand("gcn" if kind is GCNConv else "mean")
+    x, seed = torch.randn(60, 128), torch.randn(60, width)
+    parameters = list(layer.parameters())
+    by_name = {name: p.detach().double().requires_grad_() for name, p in layer.named_parameters()}
+    if kind is GCNConv:
+        right = a.to_dense().double() @ (x.double() @ by_name["lin.weight"].T) + by_name["bias"]
+    else:
+        neighbours = a.to_dense().double() @ (x.double() @ by_name["lin_l.weight"].T)
+        right = neighbours + by_name["lin_l.bias"] + x.double() @ by_name["lin_r.weight"].T
+    wanted = torch.autograd.grad(right, list(by_name.values()), seed.double())
+    for step in range(3):
+        y = layer(x, a)
+        torch.testing.assert_close(y.double(), right, rtol=1e-4, atol=1e-4)
+        if kind is GCNConv:
+            assert has_whole_rows(y) == (width % 8 != 0), step
+        for got, want in zip(torch.autograd.grad(y, parameters, seed), wanted, strict=True):
+            torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x, a).double(), right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_whole_rows_under_autocast() -> None:
+    """What autocast converts, and nothing where it converts nothing."""
+    x, weight = torch.randn(50, 20, requires_grad=True), torch.randn(41, 20, requires_grad=True)
+    seed = torch.randn(50, 41).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        got, want = linear_in_whole_rows(x, weight), F.linear(x, weight)
+        assert linear_in_whole_rows(x.double(), weight.double()).dtype == torch.float64
+    assert has_whole_rows(got)
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got, want)
+    found, right = (torch.autograd.grad(y, (x, weight), seed) for y in (got, want))
+    torch.testing.assert_close(found, right, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_gradients_of_a_linear_layer_with_whole_rows() -> None:
+    x = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
+    y = linear_in_whole_rows(x, weight)
+    assert has_whole_rows(y)
+    assert torch.equal(y, F.linear(x, weight))
+    assert torch.autograd.gradcheck(linear_in_whole_rows, (x, weight))
+    assert torch.autograd.gradgradcheck(linear_in_whole_rows, (x, weight))
+    for one in (x.detach(), weight.detach()):
+        other = [t if t.shape != one.shape else one for t in (x, weight)]
+        assert torch.autograd.gradcheck(linear_in_whole_rows, other)
