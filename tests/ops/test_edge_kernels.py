@@ -41,13 +41,13 @@ def test_a_pass_is_captured() -> None:
         rows = _rows("cuda")
         arguments = _arguments(pass_, rows, case, "cuda")
         outputs, captured = (_outputs(pass_, rows, case, torch.float32, "cuda") for _ in range(2))
-        cuda.run_pass(pass_, rows, arguments, outputs)
+        cuda.bind(pass_, rows, case.width, case.dtype)(arguments, outputs)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            cuda.run_pass(pass_, rows, arguments, captured)
+            cuda.bind(pass_, rows, case.width, case.dtype)(arguments, captured)
         arguments[0].mul_(2)
         graph.replay()
-        cuda.run_pass(pass_, rows, arguments, outputs)
+        cuda.bind(pass_, rows, case.width, case.dtype)(arguments, outputs)
         assert rows.edge_ids is not None
         used = rows.edge_ids.long()
         for (kind, _), one, other in zip(pass_.outputs, outputs, captured, strict=True):
@@ -138,7 +138,7 @@ def test_nan_wins_and_of_several_the_first(edge_place: Place) -> None:
     x[::5, 0], x[1::2, 1], x[:, 2], x[:, 3] = torch.nan, torch.inf, -torch.inf, torch.nan
     arguments = [x, numbers.abs() + 1, of_row]
     found = _outputs(pass_, rows, case, torch.float32, device)
-    cuda.run_pass(pass_, rows, arguments, found)
+    cuda.bind(pass_, rows, case.width, case.dtype)(arguments, found)
     for one, want in zip(found, interpret(pass_, rows, arguments, case.width), strict=True):
         torch.testing.assert_close(one.cpu().double(), want.cpu().double(), equal_nan=True)
 
@@ -154,7 +154,7 @@ def test_a_pass_computes_what_its_code_says(edge_place: Place, case: Case) -> No
         expected = [t.cpu() for t in interpret(pass_, rows, arguments, case.width)]
         found = [_outputs(pass_, rows, case, dtype, device) for _ in range(2)]
         for outputs in found:
-            cuda.run_pass(pass_, rows, arguments, outputs)
+            cuda.bind(pass_, rows, case.width, case.dtype)(arguments, outputs)
         used = torch.zeros(rows.num_edges, dtype=torch.bool)
         used[slice(None) if rows.edge_ids is None else rows.edge_ids.long().cpu()] = True
         kinds: list[str] = []

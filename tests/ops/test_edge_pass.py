@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.edges.cpu import run_pass
+from gnnsparse.ops.edges import cpu
 from gnnsparse.ops.edges.program import OPERATIONS, Pass, Step
 from gnnsparse.ops.edges.rows import Rows
 from gnnsparse.testing import assert_all_accurate
@@ -30,7 +30,7 @@ def run(
     pass_: Pass, rows: Rows, arguments: Sequence[torch.Tensor], width: int, dtype: torch.dtype = torch.float32
 ) -> list[torch.Tensor]:
     outputs = make_outputs(pass_, rows, width, dtype)
-    run_pass(pass_, rows, arguments, outputs)
+    cpu.bind(pass_, rows, width)(arguments, outputs)
     return outputs
 
 
@@ -127,7 +127,7 @@ def test_rows_that_lie_apart(isa: str) -> None:
     right = run(pass_, rows, arguments, 21)
     apart = [torch.cat([t, torch.full((t.shape[0], 11), torch.nan)], 1)[:, :21] for t in arguments]
     wide = [torch.full((t.shape[0], 32), 5.0) for t in right]
-    run_pass(pass_, rows, apart, [w[:, :21] for w in wide])
+    cpu.bind(pass_, rows, 21)(apart, [w[:, :21] for w in wide])
     assert same([w[:, :21] for w in wide], right)
     assert all(torch.equal(w[:, 21:], torch.full_like(w[:, 21:], 5.0)) for w in wide)
     turned = [t.T.contiguous().T for t in arguments]
@@ -211,8 +211,6 @@ def test_what_is_no_program(pass_: Pass, message: str) -> None:
 def test_wrong_arguments() -> None:
     rows, x, y = make_rows([2, 1], 3), torch.ones(3, 4), torch.zeros(2, 4)
     for given, stored, message in (
-        ([x, x], [y], "arguments: got 2 tensors; accepted: 1"),
-        ([x], [], "outputs: got 0 tensors; accepted: 1"),
         ([x[:2]], [y], r"arguments\[0\]: has shape \(2, 4\)"),
         ([x[:, :3]], [y], r"arguments\[0\]: has shape \(3, 3\)"),
         ([x.double()], [y], r"arguments\[0\]: "),
@@ -220,8 +218,8 @@ def test_wrong_arguments() -> None:
         ([x], [y.int()], r"outputs\[0\]: "),
     ):
         with pytest.raises(ValueError, match=message):
-            run_pass(EDGE, rows, given, stored)
+            cpu.bind(EDGE, rows, 4)(given, stored)
     with pytest.raises(TypeError, match=r"arguments\[0\]: .* 2 dimensions"):
-        run_pass(EDGE, rows, [x[0]], [y])
+        cpu.bind(EDGE, rows, 4)([x[0]], [y])
     with pytest.raises(ValueError, match="num_edges: got 2"):
-        run_pass(EDGE, rows._replace(edge_ids=None, num_edges=2), [x], [y])
+        cpu.bind(EDGE, rows._replace(edge_ids=None, num_edges=2), 4)([x], [y])

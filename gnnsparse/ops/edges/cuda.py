@@ -24,7 +24,7 @@ from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.device import path, tensor_maker
 from gnnsparse.runtime.memo import ForkLock
 
-__all__ = ["available", "run_pass"]
+__all__ = ["available", "bind"]
 
 #: In the order of native/include/gnnsparse/edge_rows.h.
 INPUTS = (
@@ -404,42 +404,14 @@ def _aligned(tensor: torch.Tensor, width: int, elements: int) -> torch.Tensor:
     return wide[:, :width]
 
 
-def _width(pass_: Pass, arguments: Sequence[torch.Tensor]) -> int:
-    if "mapped" in pass_.inputs:
-        return arguments[pass_.inputs.index("mapped") + 1].shape[1]
-    for kind, tensor in zip(pass_.inputs, arguments, strict=True):
-        if not kind.endswith("number"):
-            return tensor.shape[-1]
-    return 1
-
-
-def run_pass(
-    pass_: Pass, rows: Rows, arguments: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-) -> None:
-    """Compute a pass on a GPU.
-
-    Args:
-        pass_: what is computed.
-        rows: the rows of A, or of A^T.
-        arguments: for each input of the pass a tensor, of "mapped" two: numbers and map. Shapes and dtypes
-            are those that `Pass` says; features are in one storage dtype.
-        outputs: for each output of the pass a tensor that is written, of "max" and "min" two: values and
-            winners. Features are contiguous, in the storage dtype or float32.
-
-    Raises:
-        ValueError: an argument does not fit the pass, or the pass needs more shared memory than there is.
-    """
-    dtype = rows.kernels.precision.storage
-    for tensor, kind in zip(arguments, kinds_of(pass_.inputs), strict=True):
-        if kind in FEATURES:
-            dtype = tensor.dtype
-    bind(pass_, rows, _width(pass_, arguments), dtype)(arguments, outputs)
-
-
 def bind(
     pass_: Pass, rows: Rows, width: int, dtype: torch.dtype
 ) -> Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]:
-    """Return what computes a pass of arguments and outputs, see `run_pass`, for features in a dtype."""
+    """Return what computes a pass on a GPU, of `width` features in a dtype.
+
+    Arguments and outputs are those of `cpu.bind`, but outputs are contiguous, in the dtype or float32. A pass
+    that needs more inputs, outputs or shared memory than there are is a ValueError.
+    """
     if len(pass_.inputs) > _MOST_INPUTS or len(pass_.outputs) > _MOST_OUTPUTS:
         bad_value(
             "pass_", f"has {len(pass_.inputs)} inputs and {len(pass_.outputs)} outputs; accepted: at most "
