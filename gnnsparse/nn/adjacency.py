@@ -6,7 +6,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -418,6 +418,8 @@ class GraphLayer(torch.nn.Module):
 
     in_channels: Any
     out_channels: int
+    #: The attributes that repr() shows behind the channels.
+    _shown: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, precision: Precision | str | None) -> None:
         super().__init__()
@@ -431,4 +433,5 @@ class GraphLayer(torch.nn.Module):
         self._memo.clear()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"
+        shown = "".join(f", {name}={getattr(self, name)}" for name in self._shown)
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}{shown})"

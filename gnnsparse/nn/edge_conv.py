@@ -123,8 +123,7 @@ class EdgeConv(EdgeLayer):
         """Compute the layer's output.
 
         Args:
-            x: [nodes, in], float32, float16 or bfloat16, on the device of `adj`; or a pair of the features
-                of sources and of targets, [sources, in] and [targets, in].
+            x: the argument of GINConv.forward, but the features of targets are needed.
             adj: an edge_index [2, edges], see GCNConv.forward, or a SparseOperand [targets, sources], whose
                 weights are not used. Repeated edges count several times.
 
@@ -197,10 +196,7 @@ class PointNetConv(EdgeLayer):
         Returns:
             [targets, out]; 0 for a target without neighbours and without `global_nn`.
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or the operand lacks self-loops or has
-                another precision than the layer's.
+        The errors are those of AGNNConv.forward.
         """
         nodes = check_nodes(pos, (None, None))
         sources, targets = both(nodes)

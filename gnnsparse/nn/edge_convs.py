@@ -103,8 +103,7 @@ class ResGatedGraphConv(EdgeLayer):
         """Compute the layer's output.
 
         Args:
-            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
-                features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
+            x: the argument of SAGEConv.forward, but the features of targets are needed.
             adj: the argument of GINEConv.forward.
             edge_attr: [edges, edge_dim], in the order of the edge_index, or of the edges that the operand was
                 prepared from; None without `edge_dim`.
@@ -265,6 +264,8 @@ class FiLMConv(EdgeLayer):
         precision: as in GCNConv; the errors are also as there.
     """
 
+    _shown = ("num_relations",)
+
     def __init__(
         self,
         in_channels: int | tuple[int, int],
@@ -351,10 +352,6 @@ class FiLMConv(EdgeLayer):
         recipe = _ByType(self.num_relations, self.precision or Precision.FP32)
         return self._memo.adjacency(size, adj, recipe, edge_type)
 
-    def __repr__(self) -> str:
-        sizes = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}"
-        return f"{type(self).__name__}({sizes})"
-
 
 @fixed
 def _general(x_j: Any, eps: Any) -> Any:
@@ -440,6 +437,7 @@ class GENConv(EdgeLayer):
     """
 
     eps_of_messages: torch.Tensor
+    _shown = ("aggr",)
 
     def __init__(
         self,
@@ -510,9 +508,7 @@ class GENConv(EdgeLayer):
         """Compute the layer's output.
 
         Args:
-            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
-                features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
-                Without features of targets (None) x_i is not added.
+            x: the argument of SAGEConv.forward; without features of targets x_i is not added.
             adj: the argument of GINEConv.forward.
             edge_attr: [edges, edge_dim], or [edges, out_channels] without `edge_dim`, in the order of the
                 edge_index, or of the edges that the operand was prepared from; None: e_ij is 0.
@@ -551,6 +547,3 @@ class GENConv(EdgeLayer):
         number = self.p if self.aggr == "powermean" else self.t
         temperature: Any = own.value if isinstance(own, _Temperature) else number
         return aggregate_edges(operand, message, reduce=self._reduce, temperature=temperature, **terms)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, aggr={self.aggr})"

@@ -184,6 +184,7 @@ class EdgeAttention(GraphLayer):
     add_self_loops = False
     fill_value: Fill = 0.0
     lin_edge: torch.nn.Linear | None
+    _shown = ("heads",)
 
     def __init__(
         self, in_channels: Any, out_channels: int, heads: int, concat: bool, dropout: float,
@@ -252,9 +253,6 @@ class EdgeAttention(GraphLayer):
                 f"accepted: an edge_index, or {instead}",
             )
         check_self_loops(adj, instead)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
 
 
 class EdgeLayer(GraphLayer):

@@ -98,10 +98,7 @@ class FAConv(EdgeLayer):
             [nodes, channels]; or that and a pair: int64 [2, edges] all edges, self-loops included, and
             [edges, 1] the tanh of each, as it was before dropout.
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or the operand lacks self-loops or has
-                another precision than the layer's.
+        The errors are those of AGNNConv.forward.
         """
         x = check_features("x", x, self.channels, self.att_l.weight)
         check_features("x_0", x_0, self.channels, device=x.device)

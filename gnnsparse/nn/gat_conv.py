@@ -178,9 +178,7 @@ class GATConv(_GatLayer):
         """Compute the layer's output.
 
         Args:
-            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
-                features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
-                Without features of targets (None) there are no terms of x_i.
+            x: the argument of SAGEConv.forward; without features of targets there are no terms of x_i.
             adj: an edge_index [2, edges], see GCNConv.forward, whose repeated edges count several times; or a
                 SparseOperand [targets, sources], whose weights are ignored and whose repeats count once.
             edge_attr: with `edge_dim`: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the

@@ -58,6 +58,8 @@ class GatedGCNConv(EdgeLayer):
     bn_node_h: torch.nn.BatchNorm1d | None
     bn_node_e: torch.nn.BatchNorm1d | None
 
+    _shown = ("edge_dim",)
+
     def __init__(
         self,
         in_channels: int | tuple[int, int],
@@ -120,6 +122,3 @@ class GatedGCNConv(EdgeLayer):
         if self.residual and given is not None and given.shape[1] == self.out_channels:
             out = given + out
         return dropout(out, self.dropout, self.training)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, edge_dim={self.edge_dim})"

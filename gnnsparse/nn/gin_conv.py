@@ -200,9 +200,7 @@ class GINEConv(_Isomorphism):
         """Compute the layer's output.
 
         Args:
-            x: [nodes, in], float32, float16 or bfloat16, on the device of `adj`; or a pair of the features
-                of sources and of targets, [sources, in] and [targets, in]. Without features of targets
-                (None) there is no term (1 + eps) x_i.
+            x: the argument of GINConv.forward.
             adj: an edge_index [2, edges], see GCNConv.forward, or a SparseOperand [targets, sources] without
                 self-loops that `prepare` added, whose weights are not used. Repeated edges count several
                 times.
@@ -210,13 +208,7 @@ class GINEConv(_Isomorphism):
                 or of the edges that the operand was prepared from.
             size: the argument of SAGEConv.forward.
 
-        Returns:
-            [targets, out], what `nn` returns.
-
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or the operand has self-loops that `prepare`
-                added or another precision than the layer's.
+        The result and the errors are those of GINConv.forward; an operand may be normalised.
         """
         sources, targets = nodes = check_nodes(x, (None, None), device=self.eps.device)
         width = sources.shape[1]

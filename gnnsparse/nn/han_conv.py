@@ -28,17 +28,11 @@ class HANConv(GraphLayer):
     [out, in] with biases; `lin_src.<relation>` and `lin_dst.<relation>` [1, heads, out / heads].
 
     Args:
-        in_channels: the argument of HGTConv.
-        out_channels: the argument of HGTConv.
-        metadata: the argument of HGTConv.
+        in_channels, out_channels, metadata: the arguments of HGTConv.
         heads: number of heads.
         negative_slope: slope of the leaky ReLU for negative scores.
         dropout: the argument of GATConv.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range, or types are missing.
+        precision: the argument of GCNConv; the errors are those of HGTConv.
     """
 
     in_channels: dict[str, int]
@@ -86,8 +80,7 @@ class HANConv(GraphLayer):
         """Compute the layer's outputs.
 
         Args:
-            x_dict: the argument of HGTConv.forward.
-            edge_index_dict: the argument of HGTConv.forward.
+            x_dict, edge_index_dict: the arguments of HGTConv.forward.
             return_semantic_attention_weights: whether b is returned too.
 
         Returns:

@@ -144,8 +144,7 @@ class InteractionBlock(EdgeLayer):
         """Compute the new features of targets and of edges.
 
         Args:
-            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
-                features of sources and of targets.
+            x: the argument of SAGEConv.forward, but the features of targets are needed.
             adj: an edge_index [2, edges], see GCNConv.forward, or a SparseOperand [targets, sources], whose
                 weights are not used.
             edge_attr: [edges, edge_dim], in the order of the edge_index, or of the edges that the operand was
@@ -154,9 +153,7 @@ class InteractionBlock(EdgeLayer):
         Returns:
             [targets, in_channels] and [edges, edge_dim].
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device.
+        The errors are those of ResGatedGraphConv.forward.
         """
         parameter = next(self.parameters(), None)
         nodes = check_nodes(x, self._channels, parameter)

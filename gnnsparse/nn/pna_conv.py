@@ -118,6 +118,7 @@ class PNAConv(EdgeLayer):
     """
 
     edge_encoder: torch.nn.Linear | None
+    _shown = ("towers", "edge_dim")
 
     def __init__(
         self,
@@ -270,10 +271,6 @@ class PNAConv(EdgeLayer):
             # Not in place: under vmap x may be one for all of several reductions.
             out = out + of if scale is None else torch.addcmul(out, of, scale.to(out.dtype))
         return out
-
-    def __repr__(self) -> str:
-        sizes = f"{self.in_channels}, {self.out_channels}, towers={self.towers}, edge_dim={self.edge_dim}"
-        return f"{type(self).__name__}({sizes})"
 
     @staticmethod
     def get_degree_histogram(loader: Iterable[Any]) -> torch.Tensor:

@@ -137,6 +137,7 @@ class RGATConv(GraphLayer):
     bias: torch.Tensor | None
     e: torch.Tensor
     lin_edge: torch.nn.Linear | None
+    _shown = ("heads",)
 
     def __init__(
         self,
@@ -241,9 +242,7 @@ class RGATConv(GraphLayer):
             dtype of x. With return_attention_weights (output, (adj, weights)), where weights are [edges,
             heads * dim], before dropout and `mod`.
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or does not go with another one.
+        The errors are those of GATConv.forward.
         """
         nodes = check_nodes(x, (self.in_channels, self.in_channels), self.q)
         sources, targets = both(nodes)
@@ -306,6 +305,3 @@ class RGATConv(GraphLayer):
                 counts = F.relu(counts @ self.l1 + self.b1) @ self.l2 + self.b2
             y = y * counts[:, None, None].to(y.dtype)
         return y
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

@@ -202,6 +202,7 @@ class RGCNConv(GraphLayer):
             not divide the numbers of features.
     """
 
+    _shown = ("num_relations",)
     weight: torch.Tensor
     comp: torch.Tensor | None
     root: torch.Tensor | None
@@ -274,9 +275,7 @@ class RGCNConv(GraphLayer):
         Returns:
             [targets, out_channels], in the dtype of the linear layers' outputs.
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or does not go with another one.
+        The errors are those of GATConv.forward.
         """
         sources, targets = self._nodes(x)
         channels = self._channels
@@ -361,10 +360,6 @@ class RGCNConv(GraphLayer):
         if self.root is not None:
             out = out + mapped(x, self.root[None])
         return out if self.bias is None else out + self.bias.to(out.dtype)
-
-    def __repr__(self) -> str:
-        sizes = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}"
-        return f"{type(self).__name__}({sizes})"
 
 
 def check_blocks(num_bases: Any, num_blocks: Any, inputs: int, outputs: int) -> None:

@@ -47,6 +47,8 @@ class SAGEConv(_Aggregating):
         precision: as in GCNConv; the errors are also as there.
     """
 
+    _shown = ("aggr",)
+
     def __init__(
         self,
         in_channels: int | tuple[int, int],
@@ -104,9 +106,6 @@ class SAGEConv(_Aggregating):
         if self.root_weight and targets is not None:
             out = out + self.lin_r(targets)
         return F.normalize(out, dim=-1) if self.normalize else out
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, aggr={self.aggr})"
 
 
 class GraphConv(_Aggregating):
