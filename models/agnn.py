@@ -45,16 +45,7 @@ class AGNN(BlockModel):
         self.lin2 = torch.nn.Linear(hidden_channels, out_channels)
 
     def forward(self, x: torch.Tensor, adj: Adjacency) -> torch.Tensor:
-        """Compute the logits.
-
-        Args:
-            x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: an operand with self-loops, prepared with values="gcn", an edge_index, or the
-                operands of sampled blocks, one for each convolution.
-
-        Returns:
-            [nodes, out_channels], of the targets of the last block.
-        """
+        """Compute the logits; see ConvStack.forward, with operands that have self-loops (values="gcn")."""
         x = F.relu(self.lin1(dropout(x, self.dropout, self.training)))
         for index, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             own = of_layer(adj, index)

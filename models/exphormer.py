@@ -62,15 +62,7 @@ class Exphormer(GlobalModel):
         self.lin2 = torch.nn.Linear(hidden_channels, out_channels)
 
     def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """Compute the logits.
-
-        Args:
-            x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: an operand prepared with values="gcn", or for conv="gin" with values=None; or an edge_index.
-
-        Returns:
-            [nodes, out_channels].
-        """
+        """Compute the logits; see GPS.forward."""
         recipe = Interactions(self.degree, self.virtual_nodes, self.seed, precision_of(adj))
         x = self.lin1(dropout(x, self.dropout, self.training))
         nodes, virtual = x.shape[0], self.virtual.to(x.dtype)
@@ -102,15 +94,7 @@ class TypedAttention(torch.nn.Module):
         self.out_proj = torch.nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor, pattern: Pattern) -> torch.Tensor:
-        """Compute the output of attention.
-
-        Args:
-            x: [nodes, width].
-            pattern: what Interactions makes, of as many nodes.
-
-        Returns:
-            [nodes, width].
-        """
+        """Compute attention, [nodes, width], of x [nodes, width] over what Interactions makes."""
         assert pattern.types is not None
         q, k, v = self.in_proj(x).unflatten(1, (3, self.heads, -1)).unbind(1)
         # A product with 0 and 1, as the gradient of an index would be a sum in no fixed order on a GPU.

@@ -43,23 +43,13 @@ class GIN(BlockModel):
         self.lin = torch.nn.Linear(hidden_channels, out_channels)
 
     def forward(self, x: torch.Tensor, adj: Adjacency) -> torch.Tensor:
-        """Compute the logits.
-
-        Args:
-            x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: an operand prepared with values=None, an edge_index, or the
-                operands of sampled blocks, one for each convolution.
-
-        Returns:
-            [nodes, out_channels], of the targets of the last block.
-        """
+        """Compute the logits; see ConvStack.forward, with operands prepared with values=None."""
         for index, conv in enumerate(self.convs):
             own = of_layer(adj, index)
             y = conv(nodes_of(dropout(x, self.dropout, self.training), own), own)
             x = of_targets(x, own)
             x = x + y if self.residual and x.shape == y.shape else y
-        y = self.lin(dropout(x, self.dropout, self.training))
-        return y
+        return self.lin(dropout(x, self.dropout, self.training))
 
 
 def gin_layers(
