@@ -3,7 +3,7 @@
 Arrays are tensors, whose dtypes, lengths and devices are checked where pointers to their memory are made
 (native/bindings/memory.h). None is no array. Objects keep their tensors alive.
 
-Signatures are written out where several functions take the same arguments: a stub has no way to share them.
+Signatures are written out where several functions take nearly the same arguments.
 """
 
 from collections.abc import Sequence
@@ -528,18 +528,9 @@ def cuda_spmm_records(
     precision: int,
     stream: int,
 ) -> None: ...
-def cuda_spmm_tiles(
-    a: Blocked,
-    rows: StoredRows,
-    work: WorkList,
-    policy: PackedPolicy,
-    x: Dense,
-    y: Dense,
-    n: int,
-    partial: _Array,
-    precision: int,
-    stream: int,
-) -> None: ...
+
+cuda_spmm_tiles = cuda_spmm_records
+
 def cuda_quantize(
     x: torch.Tensor,
     weights: _Array,
@@ -653,17 +644,9 @@ def cuda_sddmm_panel(
     precision: int,
     stream: int,
 ) -> None: ...
-def cuda_sddmm_window(
-    a: Blocked,
-    rows: StoredRows,
-    work: WorkList,
-    q: Dense,
-    k: Dense,
-    out: EdgeValues,
-    d: int,
-    precision: int,
-    stream: int,
-) -> None: ...
+
+cuda_sddmm_window = cuda_sddmm_panel
+
 def cuda_sddmm_blocks(
     a: Blocked,
     rows: StoredRows,
