@@ -256,6 +256,25 @@ def both(layer: Any) -> tuple[Any, Any]:
     return layer, interop.accelerate(copy.deepcopy(layer), convert="always")
 
 
+def see_change(theirs: Any, ours: Any, given: Any, change: Callable[[Any], Any], is_ours: bool) -> None:
+    """Compares both before and after a change, which leaves the accelerated one to PyG unless `is_ours`."""
+    close(ours(*given), theirs(*given))
+    found = []
+    for layer in (theirs, ours):
+        torch.manual_seed(3)
+        change(layer)
+    for layer in (theirs, ours):
+        torch.manual_seed(4)
+        try:
+            found.append(layer(*given))
+        except RuntimeError as problem:  # a change that PyG refuses
+            found.append(str(problem))
+    assert type(found[0]) is type(found[1])
+    if isinstance(found[0], torch.Tensor):
+        close(found[1], found[0])
+    assert sum(used(ours).values()) == 1 + is_ours, str(interop.report(ours))
+
+
 def used(model: Any) -> dict[str, int]:
     """What the calls of a model's layers ran on."""
     return {what: n for row in interop.report(model).rows for what, n in row.calls.items()}

@@ -27,6 +27,7 @@ from tests.interop.pyg_cases import (
     mlp,
     of,
     pyg,
+    see_change,
     used,
 )
 
@@ -295,15 +296,7 @@ CHANGES: dict[str, tuple[Any, bool]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_later_is_seen(change: str) -> None:
     """What the code reads is compared in each call; what it no longer is known to compute is PyG's."""
-    theirs, ours, given = both_with_inputs()
-    close(ours(*given), theirs(*given))
-    run, is_ours = CHANGES[change]
-    for layer in (theirs, ours):
-        torch.manual_seed(3)
-        run(layer)
-    want = theirs(*given)
-    close(ours(*given), want)
-    assert sum(used(ours).values()) == 1 + is_ours, str(interop.report(ours))
+    see_change(*both_with_inputs(), *CHANGES[change])
 
 
 def compiled(layer: Any, operator: str = "edges", **options: Any) -> tuple[Any, Callable[[], list[bool]]]:

@@ -11,7 +11,7 @@ from torch.nn import BatchNorm1d, Dropout, LayerNorm, LeakyReLU, Linear, ReLU, S
 
 from gnnsparse.testing import assert_all_accurate, in_float64
 from tests.helpers import ROUNDING
-from tests.interop.pyg_cases import OUT, WIDTH, both, close, interop, left, made, mlp, of, pyg, used
+from tests.interop.pyg_cases import OUT, WIDTH, both, close, left, made, mlp, of, pyg, see_change, used
 from tests.interop.test_pyg_edges import SOURCES, TARGETS, compiled, edges_of
 
 _PAIRED = 2 * WIDTH
@@ -185,23 +185,7 @@ CHANGES: dict[str, tuple[Any, bool]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_later_is_seen(change: str) -> None:
     """What is no longer known runs as it would without us."""
-    theirs, ours, given = gated(mlp(WIDTH + 3))
-    close(ours(*given), theirs(*given))
-    run, is_ours = CHANGES[change]
-    for layer in (theirs, ours):
-        torch.manual_seed(3)
-        run(layer)
-    found = []
-    for layer in (theirs, ours):
-        torch.manual_seed(4)
-        try:
-            found.append(layer(*given))
-        except RuntimeError as problem:  # a change that PyG refuses
-            found.append(str(problem))
-    assert type(found[0]) is type(found[1])
-    if isinstance(found[0], torch.Tensor):
-        close(found[1], found[0])
-    assert sum(used(ours).values()) == 1 + is_ours, str(interop.report(ours))
+    see_change(*gated(mlp(WIDTH + 3)), *CHANGES[change])
 
 
 def test_a_softmax_has_one_aggregation() -> None:

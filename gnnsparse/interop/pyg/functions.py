@@ -28,7 +28,7 @@ from torch_geometric.nn.parameter_dict import ParameterDict
 from torch_geometric.utils.hetero import construct_bipartite_edge_index
 
 from gnnsparse.interop.models import FallbackError, precision_of
-from gnnsparse.interop.pyg.graphs import MOST_RESULTS, Remembered, check_eager, is_traced, memo, parts_of
+from gnnsparse.interop.pyg.graphs import Remembered, check_eager, is_traced, memo, parts_of
 from gnnsparse.nn.adjacency import Preparation, Recipe
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm
@@ -194,9 +194,7 @@ def _memoised(function: Callable[..., Any]) -> Callable[..., Any]:
             _note_gcn(edge_index, arguments, options, found)
         stored = tuple(_INPUT if r is edge_index else r for r in found)
         if all(r is _INPUT or _is_cached_safely(r, edge_index) for r in stored):
-            while len(graph.results) >= MOST_RESULTS:
-                graph.results.popitem(last=False)
-            graph.results[key] = Remembered(stored, *tensors, *_tensors(stored))
+            graph.remember(key, stored, *tensors, *_tensors(stored))
         return found
 
     return call
@@ -238,9 +236,7 @@ def _one_graph(
     if known is None or not known.holds(*others):
         with outside():
             found, _ = construct_bipartite_edge_index(edges, sources, targets, None, num_nodes)
-        while len(graph.results) >= MOST_RESULTS:
-            graph.results.popitem(last=False)
-        known = graph.results[key] = Remembered(found, *others)
+        known = graph.remember(key, found, *others)
     if edge_attr_dict is None:
         return known.result, None
     names = ["__".join(kind) if isinstance(edge_attr_dict, ParameterDict) else kind for kind in sources]

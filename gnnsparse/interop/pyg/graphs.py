@@ -220,11 +220,16 @@ class Graph:
         if known is None or not known.holds(*tensors):
             if waits and path().takes(edges.device) and path().is_capturing():
                 raise FallbackError(_CAPTURED)
-            while len(self.results) >= MOST_RESULTS:
-                self.results.popitem(last=False)
             with outside():
-                known = self.results[key] = Remembered(function(edges, *tensors), *tensors)
+                known = self.remember(key, function(edges, *tensors), *tensors)
         return known.result
+
+    def remember(self, key: Any, result: Any, *tensors: torch.Tensor) -> Remembered:
+        """Remember a result that depends on tensors besides the edges, in place of the oldest of too many."""
+        while len(self.results) >= MOST_RESULTS:
+            self.results.popitem(last=False)
+        self.results[key] = made = Remembered(result, *tensors)
+        return made
 
     def is_gcn(self, weight: torch.Tensor, nodes: int) -> bool:
         """Return whether a weight is D^-1/2 (A + I) D^-1/2 of so many nodes."""

@@ -56,6 +56,16 @@ for _name, _operation in (
     ("greater", "gt"), ("greater_equal", "ge"),
 ):  # fmt: skip
     ELEMENTWISE[_name] = _of_one_step(_operation)
+ELEMENTWISE |= {
+    **dict.fromkeys(("lt", "less"), lambda c, x, y: c.gt(y, x)),
+    **dict.fromkeys(("le", "less_equal"), lambda c, x, y: c.ge(y, x)),
+    **dict.fromkeys(("ne", "not_equal"), lambda c, x, y: c.sub(1.0, c.eq(x, y))),
+    "rsub": lambda c, x, y, *, alpha=1.0: c.sub(y, _scaled(c, x, alpha)),
+    "square": lambda c, x: c.mul(x, x),
+    "reciprocal": lambda c, x: c.div(1.0, x),
+    "rsqrt": lambda c, x: c.div(1.0, c.sqrt(x)),
+    "logsigmoid": lambda c, x: c.neg(c.softplus(c.neg(x))),
+}
 
 
 def _scaled(c: Any, y: int | float, alpha: float) -> int | float:
@@ -72,36 +82,11 @@ def _sub(c: Any, x: int | float, y: int | float, *, alpha: float = 1.0) -> int:
     return c.sub(x, _scaled(c, y, alpha))
 
 
-@_named("rsub")
-def _rsub(c: Any, x: int | float, y: int | float, *, alpha: float = 1.0) -> int:
-    return c.sub(y, _scaled(c, x, alpha))
-
-
 @_named("div", "divide")
 def _div(c: Any, x: int | float, y: int | float, *, rounding_mode: None = None) -> int:
     if rounding_mode is not None:
         raise Unknown
     return c.div(x, y)
-
-
-@_named("lt", "less")
-def _lt(c: Any, x: int | float, y: int | float) -> int:
-    return c.gt(y, x)
-
-
-@_named("le", "less_equal")
-def _le(c: Any, x: int | float, y: int | float) -> int:
-    return c.ge(y, x)
-
-
-@_named("ne", "not_equal")
-def _ne(c: Any, x: int | float, y: int | float) -> int:
-    return c.sub(1.0, c.eq(x, y))
-
-
-@_named("square")
-def _square(c: Any, x: int) -> int:
-    return c.mul(x, x)
 
 
 @_named("pow")
@@ -116,16 +101,6 @@ def _pow(c: Any, x: int, exponent: float) -> int:
         case -1.0:
             return c.div(1.0, x)
     raise Unknown
-
-
-@_named("reciprocal")
-def _reciprocal(c: Any, x: int) -> int:
-    return c.div(1.0, x)
-
-
-@_named("rsqrt")
-def _rsqrt(c: Any, x: int) -> int:
-    return c.div(1.0, c.sqrt(x))
 
 
 @_named("clamp", "clip")
@@ -195,8 +170,3 @@ def _softplus(c: Any, x: int, beta: float = 1.0, threshold: float = 20.0) -> int
     if threshold < 20.0 or beta <= 0:
         raise Unknown
     return c.softplus(x) if beta == 1 else c.div(c.softplus(c.mul(x, float(beta))), float(beta))
-
-
-@_named("logsigmoid")
-def _logsigmoid(c: Any, x: int) -> int:
-    return c.neg(c.softplus(c.neg(x)))
