@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 from types import SimpleNamespace
 from unittest import mock
 
@@ -11,9 +12,9 @@ from tests.distributed.ranks import Ranks
 def forked():
     """Processes of ranks, here and in the benchmark, are forked from one that has imported what they need."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["benchmarks.scaling", "tests.distributed.test_products", "tests.distributed.test_trainings"]
-    )
+    native = ["tests.native_build"] if "GNNSPARSE_TEST_NATIVE" in os.environ else []  # before gnnsparse
+    tests = ["tests.distributed.test_products", "tests.distributed.test_trainings"]
+    context.set_forkserver_preload([*native, "benchmarks.scaling", *tests])
     with mock.patch("benchmarks.scaling_ranks.mp", SimpleNamespace(get_context=lambda _: context)):
         yield
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -22,10 +23,12 @@ from gnnsparse.distributed.training import Peers
 from gnnsparse.inference import load
 from gnnsparse.runtime.timing import CaptureError
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
+from gnnsparse.train.sampled import PaddedDraws
 from gnnsparse.train.steps import Recorder, UncapturableError
 from gnnsparse.train.tasks import RunOptions
 from gnnsparse.train.tasks.node import NodeTask
 from models import GCN, MODELS
+from tests import emulated, emulator_build
 from tests.distributed.ranks import Ranks
 from tests.tasks import run_in_chunks, toy_task
 
@@ -132,6 +135,15 @@ def in_blocks(group: dist.ProcessGroup, options: dict[str, Any], tight: bool = F
         same(single, blocks)
     same(blocks, again)
     return {"counts": made[0].counts, "losses": blocks["losses"], "weights": blocks["weights"]}
+
+
+def drawn_by_graphs(group: dist.ProcessGroup, tight: bool) -> dict[str, Any]:
+    """Trains as `in_blocks` does on the path of a GPU, where graphs draw, whose kernels are emulated."""
+    with (
+        emulated.running(emulator_build.load()),
+        mock.patch.object(PaddedDraws, "__call__", autospec=True, side_effect=PaddedDraws.__call__) as draws,
+    ):
+        return {**in_blocks(group, {"max_epochs": 2}, tight), "draws": draws.call_count}
 
 
 def captured(group: dist.ProcessGroup, options: dict[str, Any]) -> None:
@@ -327,6 +339,20 @@ def test_a_sample_without_room_on_one_rank_is_replayed_on_none(ranks: Ranks) -> 
     first, other = ranks.run(2, in_blocks, {}, True)
     assert other["counts"] == first["counts"]
     assert 0 < first["counts"]["replayed"] < 3 * 3 - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tight", [False, True])
+def test_steps_in_place_are_drawn_by_graphs(ranks: Ranks, built: ModuleType, tight: bool) -> None:
+    """Each rank draws its share; a sample that one rank has no room for is launched by itself on all."""
+    first, other = ranks.run(2, drawn_by_graphs, tight)
+    assert (other["counts"], other["losses"]) == (first["counts"], first["losses"])
+    same_weights(first, other)
+    replayed = first["counts"]["replayed"]
+    assert 0 < replayed < 5 if tight else replayed == 5
+    assert min(first["draws"], other["draws"]) >= 2 * 6
+    one = train(None, max_epochs=2)
+    torch.testing.assert_close(first["losses"], one["losses"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [16, 33])
