@@ -251,6 +251,7 @@ def complete_sampler(cfg: DictConfig, model: torch.nn.Module) -> None:
         cfg.sampler.name, found = "neighbor", path
     settings: SamplerConfig = section(cfg, "sampler", SamplerConfig).with_fanouts(model)
     cfg.sampler.fanouts = None if settings.fanouts is None else list(settings.fanouts)
+    cfg.sampler.relations = settings.relations
     if found is not None and settings.fanouts is not None:
         fanouts = ",".join(map(str, settings.fanouts))
         show_line(f"{found} is a graph on disk: sampler=neighbor sampler.fanouts=[{fanouts}]")

@@ -227,6 +227,9 @@ class SamplerConfig:
             of nodes or edges. The other options go with it.
         fanouts: neighbours that are drawn in each layer, from the model's last one to the first; -1: all.
             None: 10 in each layer, however many the model has (`with_fanouts` writes them).
+        relations: in a graph with types, whether "each" relation draws so many neighbours for a node, or they
+            are "shared" among the relations that lead to its type, rounded up; "auto": shared if `fanouts`
+            is None, since else samples grow with the number of relations in each layer.
         batch_size: nodes, or edges, of a training step, on all devices together; the last step of an epoch
             may have fewer.
         method: how neighbours are drawn, an argument of NeighborSampler.
@@ -244,6 +247,7 @@ class SamplerConfig:
 
     name: str = _option("none", choices=("none", "neighbor"))
     fanouts: Sequence[int] | None = None
+    relations: str = _option("auto", choices=("auto", "each", "shared"))
     batch_size: int = _option(1024, least=1)
     method: str = _option("uniform", choices=("uniform", "labor"))  # those that need no weights
     replace: bool = False
@@ -271,7 +275,8 @@ class SamplerConfig:
         layers = getattr(model, "num_convolutions", None)
         if not self.draws or self.fanouts is not None or layers is None:
             return self
-        return dataclasses.replace(self, fanouts=(_FANOUT,) * layers)
+        shared = "shared" if self.relations == "auto" else self.relations
+        return dataclasses.replace(self, fanouts=(_FANOUT,) * layers, relations=shared)
 
     def check_times(self, has_times: bool) -> None:
         """Raise ValueError if edges are to be chosen by times that there are not."""

@@ -122,6 +122,7 @@ HUGE = 10**400
         ({"sampler.method": "weighted"}, "sampler.method: got 'weighted'; accepted: uniform, labor"),
         ({"sampler.replace": 1}, "sampler.replace: got 1;"),
         ({"sampler.replace": True, "sampler.method": "labor"}, "sampler.replace: got true with sampler.met"),
+        ({"sampler.relations": "all"}, "sampler.relations: got 'all'; accepted: auto, each, shared"),
         ({"sampler.temporal_strategy": "first"}, "sampler.temporal_strategy: got 'first'; accepted: "),
         ({"sampler.prefetch": -1}, "sampler.prefetch: got -1"),
         ({"sampler.features": "gpu"}, "sampler.features: got 'gpu'; accepted: auto, device, pinned, host"),

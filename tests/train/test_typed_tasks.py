@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gnnsparse.data import TypedLinkDataset
+from gnnsparse.sampling import TypedNeighborSampler
 from gnnsparse.sparse.typed import TypedGraph
 from gnnsparse.train import PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.tasks import TASKS, RunOptions
@@ -246,6 +247,30 @@ def test_the_newest_edges_are_drawn_if_asked_for() -> None:
         item = int(drawn.nodes["item"][root])
         older = (pairs[1] == item) & (times < dataset.train_times[ids[root % len(ids)]])
         assert edge == int(torch.where(older, times, -1).argmax())
+
+
+@pytest.mark.parametrize(("relations", "most"), [("auto", 4), ("each", 4), ("shared", 2)])
+def test_fanouts_are_of_each_relation_or_shared_by_those_of_a_type(relations: str, most: int) -> None:
+    dataset, ids = typed_nodes(), torch.arange(20)
+    config = replace(SAMPLES, fanouts=(4, -1), relations=relations)
+    _, _, data = made("rgcn", dataset, run_of("rgcn", config))
+    drawn = data._samples.draw(0, ids).blocks
+    whole = TypedNeighborSampler(dataset.graph, (-1, -1)).sample({"paper": data._samples._nodes[ids]})
+    for relation, edges in drawn.edge_index.items():
+        first = edges[1, : drawn.num_edges[relation][0]]
+        everyone = whole.edge_index[relation][1, : whole.num_edges[relation][0]]
+        # Three relations lead to papers, which share 4: rounded up each has 2.
+        degrees = everyone.bincount(minlength=20)
+        assert torch.equal(first.bincount(minlength=20), degrees.clamp(max=most)), relation
+    assert int(drawn.num_edges["paper", "cites", "paper"][0]) > 0
+
+
+def test_default_fanouts_are_shared_by_relations() -> None:
+    model, config = MODELS["rgcn"].build(4, out_channels=3, hidden_channels=8), replace(SAMPLES, fanouts=None)
+    found = config.with_fanouts(model)
+    assert (found.fanouts, found.relations) == ((10, 10), "shared")
+    assert replace(config, relations="each").with_fanouts(model).relations == "each"
+    assert SAMPLES.with_fanouts(model) == SAMPLES
 
 
 @pytest.mark.parametrize("dataset", [typed_nodes(), typed_links()], ids=["node", "link"])

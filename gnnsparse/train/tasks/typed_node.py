@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -45,15 +46,23 @@ def prepare_typed(
 def make_typed_sampler(
     config: SamplerConfig, graph: TypedGraph, seed: int, device: torch.device, **times: Any
 ) -> Any:
-    """Make the sampler of a run: the same fan-outs for every relation; `times` as TypedNeighborSampler."""
+    """Make the sampler of a run; `times` are those that TypedNeighborSampler takes."""
     if config.features != "auto":
         bad_value("sampler.features", "plays no part in graphs with types; accepted: auto")
     if config.fanouts is None:
         accepted = "a number for each layer, or settings.with_fanouts(model)"
         bad_value("sampler.fanouts", f"got None for a model that is not known yet; accepted: {accepted}")
     config.check_times(any(of is not None for of in times.values()))
+    leading = Counter(target for _, _, target in graph.edges)
+    fanouts = {
+        relation: [
+            -(-fanout // leading[relation[2]]) if config.relations == "shared" and fanout > 0 else fanout
+            for fanout in config.fanouts
+        ]
+        for relation in graph.edges
+    }
     return TypedNeighborSampler(
-        graph, list(config.fanouts), method=config.method, replace=config.replace, seed=seed,
+        graph, fanouts, method=config.method, replace=config.replace, seed=seed,
         temporal_strategy=config.temporal_strategy, device=device, **times,
     )  # fmt: skip
 
@@ -80,7 +89,7 @@ class TypedBatches(NodeBatches):
         sampler: Any = self._sampler
         return DrawnBatch(ids, sampler.sample(seeds, step % 2**32), None, fraction)
 
-    def gather(self, drawn: DrawnBatch) -> NodeBatch:
+    def gather(self, drawn: Any) -> NodeBatch:
         """Return the batch of what was drawn."""
         data, sample = self._data, drawn.blocks
         assert isinstance(data, TypedNodeData)
@@ -100,8 +109,7 @@ class TypedNodeData(FullGraphData):
         dataset: the graph with its features, targets and split.
         values: None: one operand of all relations is prepared, for attention; "mean": layers prepare the
             means of all relations themselves.
-        sampler: which neighbours a training step takes, the same numbers for every relation; None: all, in
-            one step on the whole graph.
+        sampler: which neighbours a training step takes; None: all, in one step on the whole graph.
         seed: seed of what is sampled.
         options: precision, device and preprocess, see PreparedData.
 
