@@ -38,9 +38,7 @@ class _Propagated(torch.autograd.Function):
         of_x, of_weight = ctx.needs_input_grad[:2]
         # What no gradient needs may be changed before the backward pass, as with torch's own operations.
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
-        ctx.whole_rows = operand.operations is None and _lacks_whole_rows(
-            x, weight.shape[0], weight.dtype, MANY_ROWS
-        )
+        ctx.whole_rows = _lacks_whole_rows(x, weight.shape[0], weight.dtype, MANY_ROWS)
         product = padded_linear(x, weight) if ctx.whole_rows else F.linear(x, weight)
         y: torch.Tensor | None = operand.kernels.dispatch_cache.multiply[0](product)
         if y is None:

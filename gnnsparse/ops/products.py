@@ -171,6 +171,7 @@ class _Spmm(dispatch.Operation):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         x, values, operand, ctx.mean, _ = inputs
         ctx.operand, ctx.x_dtype, ctx.weighted = dispatch.operand_at(operand), x.dtype, values is not None
+        ctx.whole_rows = is_eager() and values is None and has_whole_rows(x)
         if values is not None:
             ctx.save_for_backward(x if values.requires_grad else None, values)
 
@@ -187,7 +188,8 @@ class _Spmm(dispatch.Operation):
         if ctx.mean:
             grad = dispatch.divide_by_counts(operand, grad)
         if not ctx.weighted:
-            return transposed_product(operand.T, grad).to(ctx.x_dtype), None, None, None, None
+            through = transposed_product(operand.T, grad, ctx.whole_rows)
+            return through.to(ctx.x_dtype), None, None, None, None
         grad = grad.contiguous()
         x, values = alive(ctx.saved_tensors)
         grad_x = grad_values = None
@@ -209,7 +211,7 @@ def transposed_product(
 
     With `whole_rows` those of the result lie apart to be whole, if no gradient of it is recorded.
     """
-    if whole_rows and not has_whole_rows(grad) and not torch.is_grad_enabled():
+    if whole_rows and not (has_whole_rows(grad) or torch.is_grad_enabled() or transpose.operations):
         spmm_into(transpose, grad, y := empty_rows(grad, transpose.shape[0], grad.shape[1]))
         return y
     if not is_compiling():
