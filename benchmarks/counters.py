@@ -134,26 +134,31 @@ def launches(text: str) -> list[list[Row]]:
 
 def run(options: argparse.Namespace) -> int:
     """Measure below `ncu`, and add what it read to the rows."""
-    command = [sys.executable, "-m", "benchmarks.counters", *options.given, "--here"]
-    ncu, problem = shutil.which("ncu"), ""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "ncu.csv")
-        if ncu and options.device == "cuda":
-            metrics = ",".join((*METRICS.values(), *map(STALL.format, STALLS)))
-            command = [
-                ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log),
+    options.out.unlink(missing_ok=True)
+    ncu, problem, texts, status = shutil.which("ncu"), "", list[str](), 0
+    stalls = [STALL.format(why) for why in STALLS]
+    # Where ncu has not all metrics it begins nothing: then without the stalls, and at last without it.
+    tries = [[*METRICS.values(), *stalls], [*METRICS.values()]] if ncu and options.device == "cuda" else []
+    for metrics in (*tries, []):
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder, "ncu.csv")
+            below = [
+                str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log),
                 "--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none",
-                "--metrics", metrics, *command,
-            ]  # fmt: skip
-        status = subprocess.run(command).returncode
-        text = log.read_text() if log.exists() else "there is no ncu"
+                "--metrics", ",".join(metrics),
+            ] if metrics else []  # fmt: skip
+            here = [sys.executable, "-m", "benchmarks.counters", *options.given, "--here"]
+            status = subprocess.run([*below, *here]).returncode
+            texts.append(log.read_text() if log.exists() else "without ncu")
+        if options.out.exists():
+            break
     if not options.out.exists():
         return status or 1
     content = json.loads(options.out.read_text())
     counted = [row for row in content["rows"] if row.pop("counted", False)]
-    found = launches(text)
+    found = launches(texts[-1])
     if len(found) != len(counted):
-        said = [line for line in text.splitlines() if not line.startswith('"')]
+        said = [line for line in "\n".join(texts).splitlines() if not line.startswith('"')]
         problem = f"{len(found)} of {len(counted)} calls have counters: {' '.join(said)[-500:]}"
         print(problem)
     for row, calls in zip(counted, found, strict=False):

@@ -74,3 +74,26 @@ def test_the_rows_are_written_and_say_that_there_are_no_counters(
     assert "counted" not in content["rows"][0]
     assert torch.device(content["device"]).type == "cpu"
     assert "0 of 2 calls" in capsys.readouterr().out
+
+
+def test_ncu_is_asked_for_less_where_it_refuses_and_left_out_where_it_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, begun = tmp_path / "counters.json", list[list[str]]()
+    out.write_text("of an earlier run")
+
+    def refuse(command: list[str]) -> SimpleNamespace:
+        begun.append(command)
+        if command[0] == "ncu":
+            Path(command[command.index("--log-file") + 1]).write_text("==ERROR== Failed to find metric\n")
+            return SimpleNamespace(returncode=1)
+        out.write_text(json.dumps({"rows": []}))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(counters, "subprocess", SimpleNamespace(run=refuse))
+    monkeypatch.setattr(counters, "shutil", SimpleNamespace(which=lambda name: name))
+    assert counters.main(["--out", str(out)]) == 0
+    asked = [command[command.index("--metrics") + 1] for command in begun if "--metrics" in command]
+    assert ["stalled" in metrics for metrics in asked] == [True, False]
+    assert begun[2][1:] == ["-m", "benchmarks.counters", "--out", str(out), "--here"]
+    assert json.loads(out.read_text()) == {"rows": [], "problem": ""}
