@@ -466,23 +466,35 @@ class Row:
         return found | ({"gradient_error": max(errors.values(), key=lambda e: (e != e, e))} if errors else {})
 
     def measure(self, peer: Peer, repeats: int) -> dict[str, Any]:
-        """Return the errors and times of a library, or its problem; without repeats, errors alone."""
-        try:
-            call = peer.make(self.work)
-            found: dict[str, Any] = self.errors(call)
-            if not all(error <= LIMITS[self.work.precision] for error in found.values()):
-                return {"problem": "wrong: " + ", ".join(f"{n} {e:.1e}" for n, e in found.items())}
-            if repeats:
-                leaves = [*self.work.leaves.values()]
-                in_graph = not peer.alone
-                found |= times(lambda: call(**self.work.leaves), leaves, self.device, repeats, graph=in_graph)
-            if isinstance(call, partial) and call.func is gnnsparse.attention and not call.keywords:
-                # Its plan may name a library.
-                heads = self.work.leaves["q"].shape[:2].numel()
-                found["kernel"] = call.args[0].plan(op="attention", width=64, heads=heads).kernel
+        """Return the errors and times of a library, or its problem; without repeats, errors alone.
+
+        Those whose gradients can't be computed have both: what there is without them, and the problem.
+        """
         # Whatever a library raises is its result.
+        try:
+            return self._measure(peer, repeats)
         except Exception as error:
-            return {"problem": f"crashed: {one_line(error)}"}
+            problem = f"crashed: {one_line(error)}"
+        try:
+            with torch.no_grad():
+                found = self._measure(peer, repeats)
+        except Exception:
+            return {"problem": problem}
+        return {"problem": f"gradients: {problem}"} | found
+
+    def _measure(self, peer: Peer, repeats: int) -> dict[str, Any]:
+        call = peer.make(self.work)
+        found: dict[str, Any] = self.errors(call)
+        if not all(error <= LIMITS[self.work.precision] for error in found.values()):
+            return {"problem": "wrong: " + ", ".join(f"{n} {e:.1e}" for n, e in found.items())}
+        if repeats:
+            leaves = [*self.work.leaves.values()]
+            in_graph = not peer.alone
+            found |= times(lambda: call(**self.work.leaves), leaves, self.device, repeats, graph=in_graph)
+        if isinstance(call, partial) and call.func is gnnsparse.attention and not call.keywords:
+            # Its plan may name a library.
+            heads = self.work.leaves["q"].shape[:2].numel()
+            found["kernel"] = call.args[0].plan(op="attention", width=64, heads=heads).kernel
         return found
 
 

@@ -118,10 +118,10 @@ def attention_peers_table() -> str:
         line = [f"{work}, {precision}"]
         for name in peers:
             r = cells.get(name, {})
-            times = (f"{r[key]:.3g}" for key in ("forward_ms", "both_ms") if key in r)
+            times = " / ".join(f"{r[key]:.3g}" for key in ("forward_ms", "both_ms") if key in r)
             problem = r.get("problem", "")
             missing = problem.startswith("can't be imported")
-            line.append("missing" if missing else problem.partition(":")[0] or " / ".join(times))
+            line.append("missing" if missing else times or problem.partition(":")[0])
             if problem:
                 problems.setdefault(f"{name}: {problem}", []).extend([] if missing else [line[0]])
         rows.append([*line, " / ".join(filter(None, speeds))])

@@ -345,7 +345,7 @@ def test_attention_beside_other_libraries_prints_losses_and_problems(tables: Mod
     measured["rows"] = [
         row("dense", "FA4", 2.0, 7.0), row("dense", "cuDNN", 2.2, 6.0),
         row("blocks", "gnnsparse", 0.4, 2.0), row("blocks", "gnnsparse tiles", 0.1, 0.1),
-        row("blocks", "FA4", 0.3, 1.0),
+        row("blocks", "FA4", 0.3, 1.0), row("band", "FA4", 0.2, problem="gradients: crashed"),
         row("vector-wise 90 %", "gnnsparse", 1.0, 12.0),
         row("dot 4 x 32", "gnnsparse", 0.25, 1.0), row("dot 4 x 32", "turbo-gnn", problem="crashed: SIGSEGV"),
         row("GAT 8 x 16", "gnnsparse", 0.25, 1.0), row("GAT 8 x 16", "turbo-gnn", 0.5),
@@ -359,6 +359,8 @@ def test_attention_beside_other_libraries_prints_losses_and_problems(tables: Mod
     }  # fmt: skip
     assert cells["dense, fp16"] == ["", "2 / 7", "2.2 / 6", "", ""]
     assert cells["blocks, fp16"] == ["0.4 / 2", "0.3 / 1", "", "", "0.75x / 0.50x"]
+    assert cells["band, fp16"] == ["", "0.2", "", "", ""]
+    assert "FA4: gradients: crashed (band, fp16)." in text
     assert cells["vector-wise 90 %, fp16"] == ["1 / 12", "", "", "", "2.00x / 0.50x"]
     assert cells["dot 4 x 32, fp16"] == ["0.25 / 1", "", "", "crashed", ""]
     assert cells["GAT 8 x 16, fp16"] == ["0.25 / 1", "", "", "0.5", "2.00x"]
