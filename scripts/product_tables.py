@@ -10,33 +10,6 @@ from markdown_tables import measured, pivot
 CUSPARSE_BEST = "cuSPARSE at its best,"
 
 
-def generated(data: dict[str, Any]) -> str:
-    """Make the table of SpMM: 128 columns, GCN weights, by the plan's choice and by cuSPARSE."""
-    shown = [r for r in data["rows"] if (r["op"], r["width"], r.get("values", "gcn")) == ("spmm", 128, "gcn")]
-    by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in shown if r["ok"]}
-    best = any(kernel == "cusparse-best" for _, kernel, _ in by_key)
-    rows = []
-    for graph in dict.fromkeys(r["graph"] for r in data["rows"]):
-        torchs = {p: by_key[graph, "cusparse", p]["ms"] for p in ("fp16", "fp32")}
-        peers = {p: by_key[graph, "cusparse-best", p]["ms"] for p in torchs} if best else torchs
-        nnz = by_key[graph, "cusparse", "fp16"]["nnz"]
-        cells = [graph, f"{nnz / 1e6:.1f} M", f"{peers['fp16']:.3f}"]
-        for precision in ("fp16", "tf32", "fp32"):
-            ms = by_key[graph, "auto", precision]["ms"]
-            if precision == "tf32":
-                cells.append(f"{peers['fp32']:.3f}")
-            theirs = "fp16" if precision == "fp16" else "fp32"
-            ratios = [f"{times[theirs] / ms:.2f}x" for times in ((peers, torchs) if best else (torchs,))]
-            cells.append(f"{ms:.3f} ({', '.join(ratios)})")
-        rows.append(cells)
-    peer = CUSPARSE_BEST if best else "cuSPARSE"
-    header = [
-        "graph", "nonzeros", f"{peer} fp16, ms", "gnnsparse fp16", f"{peer} fp32, ms", "gnnsparse tf32",
-        "gnnsparse fp32",
-    ]  # fmt: skip
-    return measured(header, rows, data)
-
-
 def users(data: dict[str, Any]) -> str:
     """Make the table of SpMM beside cuSPARSE's fastest algorithm, by width, weights and precision."""
     right = [r for r in data["rows"] if r["ok"]]

@@ -91,9 +91,29 @@ def epochs_table() -> str:
     return measured(header, rows, data)
 
 
-def peers_table() -> str:
-    """Make the table of SpMM by all libraries, which there is where they were measured."""
-    return product_tables.beside_peers(load("peers.json"))
+def typed_table() -> str:
+    """Make the table of training steps on graphs with types, whole and sampled."""
+    rows = []
+    steps = [load(name) for name in ("typed_layers_quarter.json", "typed_layers.json")]
+    for data in steps:
+        for (layer,), kinds in pivot(data["steps"], ("layer",), "name").items():
+            of = [kinds.get(kind, {}) for kind in ("pyg", "fp32", "fp16 captured")]
+            cells = [
+                f"{r['ms']:.4g} ({r['peak_gb']:.1f})" if r.get("ms") else "no memory" if r else "" for r in of
+            ]
+            rows.append([f"{layer}, scale {data['scale']:g}", *cells, *_times_as_fast(of)])
+    sampled = load("typed_epoch.json")
+    of = [{r["name"]: r for r in sampled["rows"]}.get(kind, {}) for kind in ("pyg", "fp32", "fp16")]
+    cells = [f"{r['ms']:.4g}" if r else "" for r in of]
+    rows.append([f"HGT, samples, scale {sampled['scale']:g}", *cells, *_times_as_fast(of)])
+    header = ["step", "PyG, ms (GB)", "gnnsparse fp32", "fp16, captured", "speed"]
+    return measured(header, rows, *steps, sampled)
+
+
+def _times_as_fast(of: list[dict[str, Any]]) -> list[str]:
+    """Return how many times as fast as the first of some results the others are, as one cell."""
+    first, *others = (r.get("ms") for r in of)
+    return ["/".join(f"{first / ms:.1f}x" for ms in others if ms) if first else ""]
 
 
 def attention_peers_table() -> str:
@@ -360,10 +380,9 @@ LATENCY_FILES = sorted(RESULTS.glob("latency*.json"))
 
 TABLES: dict[str, Callable[[], str]] = {
     **({"latency": latency_table} if LATENCY_FILES else {}),
-    **({"peers": peers_table} if (RESULTS / "peers.json").is_file() else {}),
+    "peers": lambda: product_tables.beside_peers(load("peers.json")),
     "glance": lambda: headline.at_a_glance(load),
     "headline": lambda: headline.as_table(load),
-    "spmm": lambda: product_tables.generated(load("spmm.json")),
     "cusparse-best": lambda: product_tables.users(load("spmm_cusparse.json")),
     "spmm-8bit": lambda: product_tables.eight_bits(*map(load, ("spmm_8bit.json", "spmm_8bit_h100.json"))),
     "widths": lambda: product_tables.widths(*map(load, ("widths.json", "widths_large.json"))),
@@ -378,6 +397,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "train-epochs": epochs_table,
     "real": lambda: product_tables.published(load("spmm_real.json")),
     "training": training_table,
+    "typed": typed_table,
     "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
     "accuracy-agnn-trained": lambda: layers_accuracy_table("accuracy_agnn_trained_cpu.json"),
