@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import lightning.pytorch as pl
 import pytest
@@ -13,9 +14,10 @@ import torch
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.inference import Prediction, load
+from gnnsparse.ops.dense import has_whole_rows
 from gnnsparse.testing import assert_accurate
 from gnnsparse.train import FullGraphData, NodeClassifier, OptimizerConfig, PreprocessConfig
-from gnnsparse.train.tasks import TASKS
+from gnnsparse.train.tasks import TASKS, node
 from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
 from gnnsparse.train.trained import ModelRecipe
 from models import MODELS
@@ -43,6 +45,25 @@ def test_features_have_16_bits_on_a_gpu_alone(device: str) -> None:
         data = prepared(toy_task(), precision=precision, device=device)
         assert data.batch.adj.precision == precision
         assert data.batch.x.dtype == (data.precision.storage if device == "cuda" else torch.float32)
+
+
+@pytest.mark.parametrize("name", ["gcn", "graphsage", "gin", "gat"])
+def test_features_have_whole_rows_where_a_gpu_multiplies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy_task()
+    task = replace(task, x=torch.cat([task.x, task.x[:, :1]], dim=1))
+    values = MODELS[name].values
+    plain = prepared(task, values=values).batch
+    monkeypatch.setattr(node, "path", lambda: mock.Mock(takes=lambda device: True))
+    batch = prepared(task, values=values).batch
+    assert has_whole_rows(batch.x)
+    assert torch.equal(batch.x, plain.x)
+    torch.manual_seed(0)
+    model = (
+        MODELS[name].build(task.num_features, hidden_channels=16, out_channels=3).eval()
+    )  # dropout would draw anew
+    losses = [torch.nn.functional.cross_entropy(model(of.x, plain.adj), task.y) for of in (plain, batch)]
+    found, right = (torch.autograd.grad(loss, [*model.parameters()]) for loss in losses)
+    torch.testing.assert_close(found, right)
 
 
 def test_the_second_time_comes_from_the_cache_wherever_it_is(own_cache: Path, tmp_path: Path) -> None:
