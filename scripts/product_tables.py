@@ -187,7 +187,7 @@ def _remarks(data: dict[str, Any]) -> list[str]:
     for name, about in data["rivals"].items():
         if about["problem"] or about.get("version"):
             said.append(f"{_name(name)}: {about['problem'] or about['version']}.")
-    launched = dict.fromkeys(r["kernel"] for r in data["rows"] if r["timing_problem"])
+    launched = dict.fromkeys(_name(r["kernel"]) for r in data["rows"] if r["timing_problem"])
     if launched:
         said.append(f"Timed with their launches, as no CUDA graph has their stream: {', '.join(launched)}.")
     return said
