@@ -394,7 +394,7 @@ def test_products_beside_other_libraries_print_losses_and_reasons(tables: Module
         skipped("T", "fp32", "has no fp32"), skipped("R", "fp16", "128 columns; accepted: 256"),
     ]  # fmt: skip
     (tables.RESULTS / "peers.json").write_text(json.dumps(measured))
-    table, *said = tables.peers_table().split("\n\n")
+    table, *said = tables.TABLES["peers"]().split("\n\n")
     head, _, *rows = table.splitlines()
     assert [cell.strip() for cell in head.strip("|").split("|")] == [
         "graph", "columns", "gnnsparse fp16/tf32/fp32", "cuSPARSE's best fp16/fp32", "PyG fp16", "R fp32",
