@@ -450,7 +450,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
     from gnnsparse.train.folders import RunFolder
 
     own = claimed.pop(folder.resolve(), None)
-    leader: Leader | None = None
+    leader, Leader.early = Leader.early, None
     try:
         resume = resume_of(cfg)
         # A run may have been ended before its first checkpoint: its folder is known by another file.
@@ -465,7 +465,8 @@ def run(cfg: DictConfig, folder: Path) -> float:
 
             return predict(cfg, own)
         if cfg.trainer.devices > 1:
-            leader = Leader(cfg.trainer.devices)
+            leader = leader or Leader(cfg.trainer.devices)
+            leader.listen()
         settings = read_settings(cfg)
         from gnnsparse.data import DatasetUnavailableError
         from gnnsparse.train.tasks import TASKS

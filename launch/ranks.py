@@ -7,6 +7,7 @@ error that ends one is rank 0's to report, in one line.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import os
@@ -19,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from launch.console import refuse
 
@@ -35,6 +36,8 @@ __all__ = ["Leader", "follow", "is_follower", "ranks_of"]
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 #: The key of the store under which a rank says why it ends.
 _FAILED = "gnnsparse/failed"
+#: The key under which rank 0 says how many threads each rank it has started may use.
+_THREADS = "gnnsparse/threads"
 #: Seconds between two looks at the other ranks, and that a rank has to end by itself after another one has.
 _LOOK, _GRACE = 0.5, 10.0
 #: Seconds that an exchange may take. Before the first one a rank may prepare a large graph.
@@ -75,15 +78,35 @@ def ranks_of(cfg: DictConfig, task: Task[Any, Any]) -> int:
     return ranks
 
 
+def _store() -> Any:
+    """Return the store by which ranks that rank 0 has started meet, which is rank 0's."""
+    import torch.distributed as dist
+
+    host, port, ranks = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
+    leads = os.environ["RANK"] == "0"
+    kind: Any = dist  # whose stub lacks it
+    return kind.TCPStore(host, int(port), int(ranks), leads, timeout=_TIMEOUT, wait_for_workers=False)
+
+
+def _meet(store: Any) -> None:
+    """Make the group of all ranks by a store; None: by torchrun's."""
+    import torch.distributed as dist
+
+    place: dict[str, Any] = {}
+    if store is not None:
+        place = {
+            "store": store, "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])
+        }  # fmt: skip
+    dist.init_process_group("gloo", timeout=_TIMEOUT, **place)
+
+
 def _join(device_type: str) -> Peers:
-    """Join the process group that the environment describes."""
+    """Make the groups that data travel in."""
     import torch
     import torch.distributed as dist
 
     from gnnsparse.distributed.training import Peers, group_options
 
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=_TIMEOUT)
     control = dist.group.WORLD
     group = control
     if device_type == "cuda":
@@ -167,17 +190,30 @@ class Leader:
 
     Attributes:
         peers: the ranks.
+        early: the leader of the run that begins, if hydra has begun it: before rank 0 has imported torch.
     """
 
     peers: Peers
+    early: ClassVar[Leader | None] = None
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
+        self._store: Any = None
         self._others: dict[int, subprocess.Popen[bytes]] = {}
         self._errors: dict[int, IO[bytes]] = {}
         self._watch = _Watch(self._others, self._errors)
         if not _under_torchrun():
             self._start()
+
+    def listen(self) -> None:
+        """Open the store that the other ranks wait for, and divide the threads of this machine."""
+        import torch
+
+        if self._store is None and not _under_torchrun():
+            threads = max(1, torch.get_num_threads() // self._ranks)
+            torch.set_num_threads(threads)
+            self._store = _store()
+            self._store.set(_THREADS, str(threads))
 
     def begin(self, options: str, resume: Path | None, device_type: str) -> None:
         """Give the other ranks the options of the run.
@@ -198,6 +234,8 @@ class Leader:
             here = int(os.environ.get("LOCAL_WORLD_SIZE", here))
         if device_type == "cuda" and here > (has := torch.cuda.device_count()):
             raise ValueError(f"trainer.devices: got {here}, torch finds {has} GPUs; accepted: up to {has}")
+        self.listen()
+        _meet(self._store)
         self.peers = _join(device_type)
         self._watch.start()
         job = [options, None if resume is None else str(resume), device_type]
@@ -205,17 +243,13 @@ class Leader:
 
     def _start(self) -> None:
         """Start the other ranks on this machine."""
-        import torch
-
-        threads = max(1, torch.get_num_threads() // self._ranks)
-        torch.set_num_threads(threads)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         place = {"WORLD_SIZE": str(self._ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         os.environ.update({**place, "RANK": "0", "LOCAL_RANK": "0", _PARENT: str(os.getpid())})
         for rank in range(1, self._ranks):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             self._errors[rank] = tempfile.TemporaryFile()  # noqa: SIM115  (`end` closes it)
             self._others[rank] = subprocess.Popen(
                 [sys.executable, sys.argv[0]],
@@ -224,6 +258,11 @@ class Leader:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors[rank],
             )
+        atexit.register(self._kill)  # if the options are refused
+
+    def _kill(self) -> None:
+        for process in self._others.values():
+            process.kill()
 
     def problem_behind(self, error: BaseException) -> str | None:
         """Return why an error of this rank is that of another one, which ended; None: it is its own.
@@ -262,9 +301,10 @@ class Leader:
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
+        if failed:
+            self._kill()
+        atexit.unregister(self._kill)
         for process in self._others.values():
-            if failed:
-                process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE)
             if process.poll() is None:
@@ -314,12 +354,16 @@ def follow() -> int:
     """Train as a rank other than 0, with the options that rank 0 sends; return the exit status."""
     if _PARENT in os.environ:
         _end_with_parent()
+    import torch
     import torch.distributed as dist
 
     place, store = f"rank {os.environ['RANK']}", None
     try:
         _import_all()
-        dist.init_process_group("gloo", timeout=_TIMEOUT)
+        if _PARENT in os.environ:
+            store = _store()
+            torch.set_num_threads(int(store.get(_THREADS)))
+        _meet(store)
         store = dist.distributed_c10d._get_default_store()
         job: list[Any] = [None, None, None]
         dist.broadcast_object_list(job, src=0)

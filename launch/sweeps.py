@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from launch.console import RefusedError, refuse
+from launch.ranks import Leader
 from launch.words import ONCE, key_of, mark_of, quoted
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ class RunFolders(Callback):
     """
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        """Claim the folder of a run."""
+        """Start the other ranks of a run, and claim its folder."""
+        with contextlib.suppress(OmegaConfBaseException):  # which is refused later
+            ranks = OmegaConf.select(config, "trainer.devices")
+            if type(ranks) is int and ranks > 1 and OmegaConf.select(config, "mode") == "train":
+                Leader.early = Leader(ranks)
         folder = self._claim(config, "hydra.run.dir")
         claimed[folder.path.resolve()] = folder
         if (subdir := config.hydra.output_subdir) is not None:

@@ -141,13 +141,13 @@ def test_gpus_are_counted_on_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
     class JoinedError(Exception):
         """The GPUs suffice, and the group would be joined."""
 
-    def join(device_type: str) -> None:
-        raise JoinedError(device_type)
+    def meet(store: object) -> None:
+        raise JoinedError(store)
 
-    monkeypatch.setattr(ranks, "_join", join)
+    monkeypatch.setattr(ranks, "_meet", meet)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     for here, error, match in (
-        ("4", JoinedError, "cuda"),
+        ("4", JoinedError, "None"),  # the store is torchrun's
         ("5", ValueError, "trainer.devices: got 5, torch finds 4 GPUs; accepted: up to 4"),
     ):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
