@@ -4,16 +4,18 @@
 
 "packed" is a product or a step with a contiguous X of the odd width, "apart" one with an X whose rows lie
 apart to be whole sectors, as layers and data sets of this project have them, and "even" one of the next
-width that fills whole sectors by itself. A step is one of a GCN of two layers with 128 hidden features, whose
-parameters have the dtype in which X is stored.
+width that fills whole sectors by itself. "before" is a step whose layers leave no room between rows. A step
+is one of a GCN of two layers with 128 hidden features, whose parameters have the dtype in which X is stored.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -21,7 +23,7 @@ import torch.nn.functional as F  # noqa: N812
 import gnnsparse
 from benchmarks.script import record, script_parser
 from gnnsparse.data import graph_like
-from gnnsparse.nn import GCNConv
+from gnnsparse.nn import GCNConv, linear
 from gnnsparse.ops.dense import apart, whole_width
 from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.operand import SparseOperand
@@ -61,22 +63,27 @@ def calls_of(a: SparseOperand, width: int, classes: int | None) -> dict[str, Cal
 
 
 def rows_of(options: Any, device: torch.device) -> Iterator[dict[str, Any]]:
+    def timed(call: Callable[[], object]) -> float:
+        return measure(call, device, repeats=options.repeats, graph=device.type == "cuda").median
+
     cases = [*((width, None) for width in options.widths), *STEPS]
     for graph, precision in itertools.product(options.graphs, options.precisions):
         made = graph_like(graph, scale=options.scale, device=device)
         a = gnnsparse.prepare(made, values="gcn", precision=precision, cache=False).to(device)
         for width, classes in cases:
-            found = {
-                name: measure(call, device, repeats=options.repeats, graph=device.type == "cuda").median
-                for name, call in calls_of(a, width, classes).items()
-            }
+            found = {name: timed(call) for name, call in calls_of(a, width, classes).items()}
+            if classes is not None:
+                with mock.patch.object(linear, "MANY_ROWS", sys.maxsize):
+                    call = calls_of(a, width, classes)["packed"]
+                    found["before"] = timed(call)
             case = f"A @ x, {width} columns" if classes is None else f"step, {width} -> {classes}"
             yield {"graph": graph, "precision": precision, "case": case, **found}
 
 
 def shown(row: dict[str, Any]) -> str:
     even = row["even"]
-    times = ", ".join(f"{name} {row[name]:.3f} ({row[name] / even:.2f})" for name in ("packed", "apart"))
+    others = (name for name in ("before", "packed", "apart") if name in row)
+    times = ", ".join(f"{name} {row[name]:.3f} ({row[name] / even:.2f})" for name in others)
     return f"{row['graph']:12s} {row['precision']:5s} {row['case']:20s}: {times}, even {even:.3f} ms"
 
 
