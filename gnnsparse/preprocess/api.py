@@ -198,7 +198,7 @@ def prepare(
     plans = PlanStore("" if store is None else recipe.key(source), store) if autotune else None
     prepared = replace(prepared, auto_format=format == "auto", plans=plans, balance=balance)
     operand = SparseOperand.on(prepared, _device_of(source.arrays))
-    return operand if typed is None else replace(typed, operand=operand)
+    return operand if typed is None else typed.of_checked(typed.num_nodes, typed.edges, operand)
 
 
 def _check_range(values: torch.Tensor | None, precision: Precision) -> None:

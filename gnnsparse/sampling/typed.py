@@ -65,7 +65,7 @@ class TypedSubgraph:
     @property
     def graph(self) -> TypedGraph:
         """The graph of what was drawn, which `gnnsparse.prepare` and layers take."""
-        return TypedGraph({kind: own.numel() for kind, own in self.nodes.items()}, self.edge_index)
+        return TypedGraph.of_checked({kind: own.numel() for kind, own in self.nodes.items()}, self.edge_index)
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,6 +82,18 @@ class TypedGraph:
         object.__setattr__(self, "edges", edges)
         node_count("edges", self.block_size[0])
 
+    @classmethod
+    def of_checked(
+        cls, num_nodes: dict[str, int], edges: dict[Relation, torch.Tensor],
+        operand: SparseOperand | None = None,
+    ) -> TypedGraph:  # fmt: skip
+        """Make a graph of arguments known to be right, with int64 edges: the host waits for no device."""
+        made = object.__new__(cls)
+        given = {"num_nodes": num_nodes, "edges": edges, "operand": operand}
+        for name, value in (given | {"_made": {}, "_lock": ForkLock()}).items():
+            object.__setattr__(made, name, value)
+        return made
+
     # It is immutable like its operand: copies of a model share it, and pickles are without what layers made.
     def __copy__(self) -> TypedGraph:
         return self
@@ -113,7 +125,8 @@ class TypedGraph:
         if place == self.device:
             return self
         operand = None if self.operand is None else self.operand.to(place)
-        return TypedGraph(self.num_nodes, {r: e.to(place) for r, e in self.edges.items()}, operand)
+        edges = {relation: of.to(place) for relation, of in self.edges.items()}
+        return self.of_checked(self.num_nodes, edges, operand)
 
     @property
     def relations(self) -> list[Relation]:
@@ -201,7 +214,7 @@ class TypedGraph:
         none = torch.empty((2, 0), dtype=torch.int64, device=self.device)
         return self._once(
             tuple(relations),
-            lambda: TypedGraph(self.num_nodes, {one: self.edges.get(one, none) for one in relations}),
+            lambda: self.of_checked(self.num_nodes, {one: self.edges.get(one, none) for one in relations}),
         )
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:

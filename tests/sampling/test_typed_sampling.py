@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gnnsparse
 from gnnsparse import TypedGraph
@@ -209,6 +210,27 @@ def test_samples_are_typed_graphs() -> None:
     )
     at = found.graph.offsets["item"], whole.offsets["item"]
     torch.testing.assert_close(got[at[0] : at[0] + 7], want[at[1] : at[1] + 7][found.nodes["item"]])
+
+
+def test_the_host_waits_for_nothing_to_make_the_graph_of_a_sample() -> None:
+    """What was drawn is right: an `aminmax` of each relation would make it wait for a GPU."""
+
+    class Refused(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert function not in (
+                torch.ops.aten._local_scalar_dense.default,
+                torch.ops.aten.aminmax.default,
+            )
+            return function(*args, **(kwargs or {}))
+
+    edges, _, _ = drawn_graph(30, 3)
+    found = TypedNeighborSampler(edges, [3, 2], num_nodes=NODES).sample({"item": torch.arange(7)})
+    with Refused():
+        graph = found.graph.spanning(list(RELATIONS)[::-1])
+    checked = TypedGraph({kind: len(nodes) for kind, nodes in found.nodes.items()}, found.edge_index)
+    assert graph.num_nodes == checked.num_nodes
+    assert {name: edges.dtype for name, edges in graph.edges.items()} == dict.fromkeys(RELATIONS, torch.int64)
+    assert all(torch.equal(graph.edges[name], edges) for name, edges in checked.edges.items())
 
 
 def test_relations_draw_independently() -> None:
