@@ -1,4 +1,4 @@
-"""Any pass of an edge function by torch's operations, its random arguments, and real messages' passes."""
+"""Any pass of an edge function by torch's operations, and its random arguments."""
 
 from __future__ import annotations
 
@@ -9,19 +9,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.formats.csr import Csr
-from gnnsparse.ops.edges.program import (
-    Code,
-    Function,
-    Input,
-    Pass,
-    column_pass,
-    forward_pass,
-    function_of,
-    row_pass,
-)
+from gnnsparse.ops.edges.program import Pass
 from gnnsparse.ops.edges.reference import Edges, evaluate, find_winners
 from gnnsparse.ops.edges.rows import Rows
 from gnnsparse.sparse.kernel_cache import KernelCache
+from tests.ops.edge_passes import FUNCTIONS, passes_of
 
 WINNERS = ("max", "min")
 
@@ -164,57 +156,10 @@ def interpret(
     return found
 
 
-def messages() -> dict[str, Function]:
-    """Messages of layers, by name."""
-    source, target, edge = Input("source"), Input("target"), Input("edge")
-
-    def gine(c: Code) -> list[tuple[str, int]]:
-        return [("sum", c.emit("relu", c.emit("add", 0, 1)))]
-
-    def gated(c: Code) -> list[tuple[str, int]]:
-        e = c.emit("add", c.emit("add", 0, 1), 3)
-        return [("sum", c.emit("mul", c.emit("sigmoid", e), 2)), ("edge", e)]
-
-    def crystal(c: Code) -> list[tuple[str, int]]:
-        gate, core = c.emit("add", 0, 1), c.emit("add", 2, 3)
-        return [("sum", c.emit("mul", c.emit("sigmoid", gate), c.emit("softplus", core)))]
-
-    def numbers(c: Code) -> list[tuple[str, int]]:
-        weight = c.emit("mul", c.emit("tanh", c.emit("sub", 2, 3)), 1)
-        return [("sum", c.emit("mul", c.emit("mul", 0, weight), c.emit("mul", 4, 5)))]
-
-    def extremes(c: Code) -> list[tuple[str, int]]:
-        y = c.emit("sub", c.emit("add", 0, 2), 1)
-        return [("max", y), ("min", y), ("sum", y)]
-
-    made = {
-        gine: (source, Input("edge", "mapped", 7)),
-        gated: (target, source, source, edge),
-        crystal: (target, source, target, edge),
-        numbers: (
-            source, Input("edge", "number"), Input("target", "number"), Input("source", "number"),
-            Input("shared"), Input("shared", "number"),
-        ),
-        extremes: (source, target, edge),
-    }  # fmt: skip
-    found = {}
-    for write, inputs in made.items():
-        code = Code(len(inputs))
-        results = write(code)
-        found[write.__name__] = function_of(inputs, tuple(code.steps), tuple(results))
-    return found
-
-
 def passes() -> dict[str, Pass]:
-    """All passes of the messages, by name."""
-    found = {}
-    for name, function in messages().items():
-        needs = (True,) * (len(function.inputs) + 1)
-        for kind, made in (
-            ("forward", forward_pass(function)),
-            ("rows", row_pass(function, needs)),
-            ("columns", column_pass(function, needs)),
-        ):
-            if made is not None:
-                found[f"{name}-{kind}"] = made
-    return found
+    """All passes of the functions, by name: the first one of each computes its results."""
+    return {
+        f"{name}-{number}": pass_
+        for name, function in FUNCTIONS.items()
+        for number, pass_ in enumerate(passes_of(function))
+    }

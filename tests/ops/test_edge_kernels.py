@@ -18,7 +18,7 @@ from gnnsparse.ops.edges.program import Pass
 from gnnsparse.ops.edges.rows import Rows
 from gnnsparse.sparse.kernel_cache import KernelCache
 from tests.ops.conftest import Place
-from tests.ops.edge_oracle import interpret
+from tests.ops.edge_oracle import interpret, make_arguments, make_outputs
 from tests.ops.edge_passes import CASES, FUNCTIONS, Case, kernel_name, passes_of, variants
 
 ROWS, COLUMNS, HUB = 70, 40, 600
@@ -39,8 +39,8 @@ def test_a_pass_is_captured() -> None:
     case = Case("gine", torch.float32, 128)
     for pass_ in passes_of(FUNCTIONS["gine"]):
         rows = _rows("cuda")
-        arguments = _arguments(pass_, rows, case, "cuda")
-        outputs, captured = (_outputs(pass_, rows, case, torch.float32, "cuda") for _ in range(2))
+        arguments = _arguments(pass_, rows, case)
+        outputs, captured = (make_outputs(pass_, rows, case.width) for _ in range(2))
         cuda.bind(pass_, rows, case.width, case.dtype)(arguments, outputs)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -90,54 +90,21 @@ def _rows(device: str, row_ids: bool = True, edge_ids: bool = True) -> Rows:
     return Rows(KernelCache(csr, ids), edges, nnz + 5 if edge_ids else nnz)
 
 
-def _arguments(pass_: Pass, rows: Rows, case: Case, device: str) -> list[torch.Tensor]:
-    edges, count = rows.num_edges, {"gathered": COLUMNS, "row": ROWS, "edge": rows.num_edges}
-    made: list[torch.Tensor] = []
-    for kind, size in zip(pass_.inputs, pass_.sizes, strict=True):
-        side = kind.split("_")[0]
-        if kind == "mapped":
-            made += [torch.randn(edges, size), torch.randn(size, case.width)]
-        elif kind.endswith("winner"):
-            made.append(torch.randint(-1, edges, (count[side], case.width), dtype=torch.int32))
-        elif kind.startswith("vector"):
-            made.append(torch.randn(1 if kind == "vector_number" else case.width))
-        elif kind.endswith("number"):
-            made.append(torch.randn(count[side]))
-        elif kind.endswith("wide"):
-            made.append(torch.randn(count[side], case.width))
-        else:
-            made.append(torch.randn(count[kind], case.width).to(case.dtype))
-    if case.name == "extremes":  # products and sums are exact, and often equal
-        made = [t if t.dtype == torch.int32 else t.clamp(-2, 2).mul(4).round().div(4) for t in made]
-    return [t.to(device) for t in made]
-
-
-def _outputs(pass_: Pass, rows: Rows, case: Case, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
-    """What a pass writes, full of NaN before."""
-    edges, size = rows.num_edges, max(pass_.sizes, default=0)
-    shapes = {
-        "edge": (edges, case.width), "row_number": (ROWS,), "edge_number": (edges,), "vector": (case.width,),
-        "mapped_edge": (edges, size), "mapped_weight": (size, case.width),
-    }  # fmt: skip
-    made = []
-    for kind, _ in pass_.outputs:
-        is_features = kind in ("sum", "max", "min", "edge")
-        shape = shapes.get(kind, (ROWS, case.width))
-        made.append(torch.full(shape, torch.nan, dtype=dtype if is_features else torch.float32))
-        if kind in ("max", "min"):
-            made.append(torch.full(shape, -7, dtype=torch.int32))
-    return [t.to(device) for t in made]
+def _arguments(pass_: Pass, rows: Rows, case: Case) -> list[torch.Tensor]:
+    """Random arguments of a pass of a case; products and sums of extremes are exact, and often equal."""
+    quarters = (lambda t: t.clamp(-2, 2).mul(4).round().div(4)) if case.name == "extremes" else (lambda t: t)
+    return make_arguments(pass_, rows, case.width, case.dtype, seed=case.width, number=quarters)
 
 
 def test_nan_wins_and_of_several_the_first(edge_place: Place) -> None:
     """As torch.amax; a row of NaN and infinities has winners, too."""
     torch.manual_seed(3)
-    case, device = Case("extremes", torch.float32, 4), edge_place.device
+    case = Case("extremes", torch.float32, 4)
     pass_, rows = passes_of(FUNCTIONS["extremes"])[0], _rows(edge_place.device)
-    x, numbers, of_row = _arguments(pass_, rows, case, device)
+    x, numbers, of_row = _arguments(pass_, rows, case)
     x[::5, 0], x[1::2, 1], x[:, 2], x[:, 3] = torch.nan, torch.inf, -torch.inf, torch.nan
     arguments = [x, numbers.abs() + 1, of_row]
-    found = _outputs(pass_, rows, case, torch.float32, device)
+    found = make_outputs(pass_, rows, case.width)
     cuda.bind(pass_, rows, case.width, case.dtype)(arguments, found)
     for one, want in zip(found, interpret(pass_, rows, arguments, case.width), strict=True):
         torch.testing.assert_close(one.cpu().double(), want.cpu().double(), equal_nan=True)
@@ -149,10 +116,10 @@ def test_a_pass_computes_what_its_code_says(edge_place: Place, case: Case) -> No
     device = edge_place.device
     for number, pass_ in enumerate(passes_of(FUNCTIONS[case.name])):
         rows = _rows(device, number != 1, number != 2)
-        arguments = _arguments(pass_, rows, case, device)
+        arguments = _arguments(pass_, rows, case)
         dtype = torch.float32 if number == 0 else case.dtype
         expected = [t.cpu() for t in interpret(pass_, rows, arguments, case.width)]
-        found = [_outputs(pass_, rows, case, dtype, device) for _ in range(2)]
+        found = [make_outputs(pass_, rows, case.width, dtype) for _ in range(2)]
         for outputs in found:
             cuda.bind(pass_, rows, case.width, case.dtype)(arguments, outputs)
         used = torch.zeros(rows.num_edges, dtype=torch.bool)

@@ -83,9 +83,7 @@ def random_pass(seed: int) -> Pass:
         sizes.append(draw.randint(1, 16))
     steps: list[Step] = []
     for _ in range(draw.randint(1, 14)):
-        name = draw.choice(
-            [o for o in OPERATIONS if o not in ("div", "log", "log1p", "sqrt", "exp", "expm1")]
-        )
+        name = draw.choice([o for o in OPERATIONS if o not in UNBOUNDED])
         values = tuple(draw.randrange(len(inputs) + len(steps)) for _ in range(OPERATIONS[name]))
         steps.append(Step(name, values, draw.uniform(-2, 2) if name == "const" else 0.0))
         if name in ("add", "sub", "mul", "neg"):  # of tanh, so that products of products stay small
@@ -122,7 +120,7 @@ def test_same_bits_with_any_number_of_threads(name: str) -> None:
 def test_rows_that_lie_apart(isa: str) -> None:
     """Arguments and outputs may be parts of wider arrays; what lies between stays as it was."""
     assert _native.cpu_isa() == isa
-    pass_, rows = PASSES["gated-forward"], make_rows(DEGREES, 23)
+    pass_, rows = PASSES["gated_gcn-0"], make_rows(DEGREES, 23)
     arguments = make_arguments(pass_, rows, 21)
     right = run(pass_, rows, arguments, 21)
     apart = [torch.cat([t, torch.full((t.shape[0], 11), torch.nan)], 1)[:, :21] for t in arguments]
