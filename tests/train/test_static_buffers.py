@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
@@ -339,18 +338,20 @@ def test_batches_in_buffers_are_the_batches(device: str, case: str) -> None:
     assert all(len(places) == 1 for places in addresses.values())
 
 
-@pytest.fixture
-def drawing(late: ModuleType) -> Iterator[None]:
-    """On the path of a GPU, where a CUDA graph draws: what it would replay is called."""
-    with emulated.running(late):
-        yield
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def drawing(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A device on which CUDA graphs draw; by emulated kernels what they would replay is called."""
+    if request.param == "cuda":
+        yield "cuda"
+        return
+    with emulated.running(request.getfixturevalue("late")):
+        yield "cpu"
 
 
-@pytest.mark.usefixtures("drawing")
 @pytest.mark.parametrize("case", ["sum", "mean", "gcn", "mean of repeats", "three layers, fp16", "weighted"])
-def test_samples_that_a_graph_draws_are_the_samples(case: str) -> None:
+def test_samples_that_a_graph_draws_are_the_samples(drawing: str, case: str) -> None:
     weighted = (SAMPLES, {"values": "mean", "dataset": weighted_dataset()})
-    steps = steps_of(SAMPLES.data(**{**CASES, "weighted": weighted}[case][1]), 9)
+    steps = steps_of(SAMPLES.data(device=drawing, **{**CASES, "weighted": weighted}[case][1]), 9)
     assert [step.buffers is None for step in steps] == [n == 6 for n in range(9)]
     buffers: Any = steps[0].buffers
     with emulated.NotingWaits() as waits:
@@ -362,15 +363,14 @@ def test_samples_that_a_graph_draws_are_the_samples(case: str) -> None:
         assert torch.equal(found.y, want.y)
         assert [int(padding.count) for padding in found.paddings[1:]] == [adj.shape[0] for adj in want.adj]
         for ours, alone in zip(found.adj, want.adj, strict=True):
-            same_products(ours, alone, "cpu")
+            same_products(ours, alone, drawing)
 
 
-@pytest.mark.usefixtures("drawing")
-def test_a_graph_that_draws_sees_what_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = [step.single() for step in steps_of(SAMPLES.data(values="gcn"), 24)]
+def test_a_graph_that_draws_sees_what_has_no_room(drawing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [step.single() for step in steps_of(SAMPLES.data(device=drawing, values="gcn"), 24)]
     for name, value in {**SAMPLES.no_room, "sampled._LOOKED_AT": 1}.items():
         monkeypatch.setattr(f"gnnsparse.train.{name}", value)
-    steps = steps_of(SAMPLES.data(values="gcn"), 24)
+    steps = steps_of(SAMPLES.data(device=drawing, values="gcn"), 24)
     assert 0 < sum(step.buffers is not None for step in steps) < 24 - 3
     for step, want in zip(steps, whole, strict=True):
         found = step.single() if step.buffers is None else static_batch(step)
