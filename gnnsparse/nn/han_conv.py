@@ -28,7 +28,9 @@ class HANConv(GraphLayer):
     [out, in] with biases; `lin_src.<relation>` and `lin_dst.<relation>` [1, heads, out / heads].
 
     Args:
-        in_channels, out_channels, metadata: the arguments of HGTConv.
+        in_channels: the argument of HGTConv, as are out_channels and metadata.
+        out_channels: features of a node in the outputs.
+        metadata: the types of nodes, and the relations.
         heads: number of heads.
         negative_slope: slope of the leaky ReLU for negative scores.
         dropout: the argument of GATConv.
@@ -80,7 +82,8 @@ class HANConv(GraphLayer):
         """Compute the layer's outputs.
 
         Args:
-            x_dict, edge_index_dict: the arguments of HGTConv.forward.
+            x_dict: the argument of HGTConv.forward, as is edge_index_dict.
+            edge_index_dict: edges by relation, or a TypedGraph.
             return_semantic_attention_weights: whether b is returned too.
 
         Returns:
