@@ -65,8 +65,12 @@ def _compare(
     one: Any,
     inputs: list[torch.Tensor],
     weight: torch.Tensor,
+    floor: float | None = None,
 ) -> None:
-    """Compares this rank's rows with those of one process, whose reference in float64 is the exact result."""
+    """Compares this rank's rows with those of one process, whose reference in float64 is the exact result.
+
+    `floor`: a relative error that is allowed.
+    """
     nodes, one = operand.nodes.to(operand.device), one.to(operand.device)
     assert operand.dtype == one.dtype
     inputs, weight = [x.to(operand.device) for x in inputs], weight.to(operand.device)
@@ -76,7 +80,7 @@ def _compare(
     plain = _with_gradients(run(one, "auto"), inputs, weight)
     exact_inputs = [exact_rounded(x, one.precision).double() for x in inputs]
     exact = _with_gradients(run(one, "reference"), exact_inputs, weight.double())
-    assert_all_accurate(mine, [t[nodes] for t in plain], [t[nodes] for t in exact])
+    assert_all_accurate(mine, [t[nodes] for t in plain], [t[nodes] for t in exact], floor=floor)
 
 
 def _product(reduce: str) -> Callable[[Any, str], Callable[..., torch.Tensor]]:
@@ -89,11 +93,14 @@ def products(group: dist.ProcessGroup, nodes: int, seed: int, precision: str, wi
         graph = graph_of(nodes, seed, weighted=values is None)
         one = gnnsparse.prepare(graph, values=values, precision=precision, cache=False)
         x, weight = _noise(nodes, width, seed=seed + 1), _noise(nodes, width, seed=seed + 2)
+        # A GPU's csr kernel rounds the product of a weight's two factors, which the exact result does not.
+        product_of_factors = {"tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8} if values == "gcn" else {}
         for way, parts in [*((w, p) for w in ROWS for p in PARTS), ("features", "auto")]:
             options = {"precision": precision, "way": way, "parts": parts, "chunks": 2, "cache": False}
             for split in (False, True) if way in ROWS else (None,):
                 operand = distribute(graph, group, values=values, split=split, **options)
-                _compare(operand, _product("sum"), one, [x], weight)
+                floor = product_of_factors.get(precision) if operand.device.type == "cuda" else None
+                _compare(operand, _product("sum"), one, [x], weight, floor)
 
 
 def in_8_bits(group: dist.ProcessGroup, nodes: int, seed: int, precision: str) -> None:
