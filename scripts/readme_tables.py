@@ -45,7 +45,7 @@ PAGE_OF = {
             "cusparse-best", "graph-attention", "host", "latency", "layer-steps", "precision-8bit",
             "precision-scaling",
             "precision-study", "precision-sums", "precision-table8", "published-levels", "real", "scaling",
-            "scaling-before", "spmm-8bit", "train-epochs",
+            "spmm-8bit", "train-epochs",
              "widths", "widths-cusparse", "widths-cusparse-h100", "widths-h100",
         ),
         ROOT / "notes" / "measurements.md",
@@ -335,12 +335,12 @@ def latency_table() -> str:
     return measured(head, rows, *results)
 
 
-def scaling_table(file: str) -> str:
+def scaling_table() -> str:
     """Make the table of training steps on one and on several GPUs, captured where they can be.
 
     Cases that failed, or have no row of one GPU, are left out.
     """
-    data = load(file)
+    data = load("scaling.json")
     measured_rows = [r for r in data["rows"] if r["way_asked"] == "auto" and "error" not in r]
     rows = []
     for case, found in pivot(measured_rows, ("model", "graph", "precision"), "gpus").items():
@@ -427,8 +427,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "layer-steps": layer_steps_table,
     "accelerated": accelerated_table,
     "encoder": encoder_table,
-    "scaling": lambda: scaling_table("scaling.json"),
-    "scaling-before": lambda: scaling_table("scaling_h200.json"),
+    "scaling": scaling_table,
     "published-levels": published_levels_table,
 }
 
