@@ -45,7 +45,7 @@ PAGE_OF = {
             "cusparse-best", "graph-attention", "host", "latency", "layer-steps", "precision-8bit",
             "precision-scaling",
             "precision-study", "precision-sums", "precision-table8", "published-levels", "real", "scaling",
-            "spmm-8bit", "train-epochs",
+            "spmm-8bit", "train-epochs", "typed",
              "widths", "widths-cusparse", "widths-cusparse-h100", "widths-h100",
         ),
         ROOT / "notes" / "measurements.md",
