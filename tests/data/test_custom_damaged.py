@@ -82,7 +82,7 @@ def test_wrong_arrays(more: dict[str, Any], message: str, tmp_path: Path) -> Non
     [
         ({"split": "given:1"}, "^split: got 'given:1', and the file has 1; accepted: smaller numbers"),
         ({"split": "time:year"}, "^split: got 'time:year', and the nodes have no such column; they have: no"),
-        ({"split": "time:"}, "^split: got 'time:'; accepted: auto, given, random, stratified, given:NUMBER,"),
+        ({"split": "time:"}, "^split: got 'time:'; accepted: auto, given, random, stratified, all, given"),
         ({"split": 3}, "^split: got int"),
         ({"train_fraction": 0.9, "val_fraction": 0.2}, "^val_fraction: got 0.2 beside train_fraction=0.9"),
         ({"train_fraction": 0}, "^train_fraction: got 0; accepted"),

@@ -128,7 +128,10 @@ def test_what_does_not_fit_the_budget_is_left_out(tmp_path: Path) -> None:
 
 
 def test_captured_steps_are_added_to_a_row_or_why_there_are_none(tmp_path: Path) -> None:
-    launched = {"ms": 8.0, "losses": [3.0, 2.0], "capture": "off", "peak_bytes": 9, "bitwise_equal": True}
+    launched = {
+        "ms": 8.0, "losses": [3.0, 2.0], "capture": "off", "peak_bytes": 9, "bitwise_equal": True,
+        "cache_hit": True,
+    }  # fmt: skip
     replayed = {"capture": "on", "captured_ms": 4.0, "captured_peak_bytes": 9}
     options = scaling._parser().parse_args([])
     for last, difference in ((2.0, 0.0), (2.5, 0.25)):
