@@ -56,7 +56,7 @@ def test_the_rows_are_written_and_say_that_there_are_no_counters(
 ) -> None:
     out = tmp_path / "counters.json"
     small = [MatrixSpec("dd_like", generator="dd_like", scale=0.002)]
-    asked = [Settings(tuple(small), widths=(1, 6), precisions=("fp32",), kernels=("auto",), repeats=2)]
+    asked = [Settings(tuple(small), widths=(1, 6), precisions=("fp32",), kernels=("auto", "csr"), repeats=2)]
     monkeypatch.setattr(counters, "cases", lambda options: asked)
 
     def here(command: list[str]) -> SimpleNamespace:
@@ -68,8 +68,11 @@ def test_the_rows_are_written_and_say_that_there_are_no_counters(
     content = json.loads(out.read_text())
     assert [(row["kernel"], row["width"], row["ok"]) for row in content["rows"]] == [
         ("auto", 1, True),
+        ("csr", 1, True),
         ("auto", 6, True),
+        ("csr", 6, True),
     ]
+    # The plan takes csr, which is not called again.
     assert content["problem"].startswith("0 of 2 calls have counters")
     assert "counted" not in content["rows"][0]
     assert torch.device(content["device"]).type == "cpu"
