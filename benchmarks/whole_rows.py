@@ -24,7 +24,7 @@ import gnnsparse
 from benchmarks.script import record, script_parser
 from gnnsparse.data import graph_like
 from gnnsparse.nn import GCNConv, linear
-from gnnsparse.ops.dense import apart, whole_width
+from gnnsparse.ops.dense import padded_rows, padded_width
 from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -53,12 +53,12 @@ def calls_of(a: SparseOperand, width: int, classes: int | None) -> dict[str, Cal
     """Return products of `width` columns, with `classes` steps, by the name of how their rows lie."""
     dtype = a.precision.storage
     x, even = (
-        torch.randn(a.shape[1], n, dtype=dtype, device=a.device) for n in (width, whole_width(width, dtype))
+        torch.randn(a.shape[1], n, dtype=dtype, device=a.device) for n in (width, padded_width(width, dtype))
     )
-    features = {"packed": x, "apart": apart(x), "even": even}
+    features = {"packed": x, "apart": padded_rows(x), "even": even}
     if classes is None:
         return {name: partial(gnnsparse.spmm, a, given) for name, given in features.items()}
-    counts = {"packed": classes, "apart": classes, "even": whole_width(classes, dtype)}
+    counts = {"packed": classes, "apart": classes, "even": padded_width(classes, dtype)}
     return {name: step_of(a, given, counts[name]) for name, given in features.items()}
 
 

@@ -16,7 +16,7 @@ from gnnsparse.nn.adjacency import (
     check_precision,
     copies_apart,
 )
-from gnnsparse.nn.linear import linear_in_whole_rows
+from gnnsparse.nn.linear import linear_in_padded_rows
 from gnnsparse.ops import spmm
 from gnnsparse.ops.attention.edges import summed_from_coo
 from gnnsparse.precision import Precision
@@ -149,7 +149,7 @@ def linear_of_neighbours(
         return linear(spmm(operand, x, values, reduce=reduce))
     if product_first(x, linear.weight, values):
         return linear(spmm(operand, x, values))
-    out = spmm(operand, linear_in_whole_rows(x, linear.weight), values)
+    out = spmm(operand, linear_in_padded_rows(x, linear.weight), values)
     return out if linear.bias is None else out + linear.bias.to(out.dtype)
 
 

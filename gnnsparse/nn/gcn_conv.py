@@ -11,7 +11,7 @@ from gnnsparse.errors import bad_value, check_flag, check_integer
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe, GraphLayer, check_precision
 from gnnsparse.nn.aggregation import product_first
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features, is_plain_linear
-from gnnsparse.nn.linear import can_propagate, linear_in_whole_rows, propagated_linear
+from gnnsparse.nn.linear import can_propagate, linear_in_padded_rows, propagated_linear
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -137,7 +137,7 @@ class GCNConv(GraphLayer):
             operand, values = self._memo.resolve((x.shape[0], x.shape[0]), adj, edge_weight, recipe)
         if product_first(x, weight, values):
             return F.linear(spmm(operand, x, values), weight, bias)
-        product = linear_in_whole_rows(x, weight) if is_plain_linear(lin) else lin(x)
+        product = linear_in_padded_rows(x, weight) if is_plain_linear(lin) else lin(x)
         out = spmm(operand, product, values)
         if bias is None:
             return out

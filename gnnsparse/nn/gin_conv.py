@@ -19,7 +19,7 @@ from gnnsparse.nn.inputs import (
     is_plain_linear,
     is_watched,
 )
-from gnnsparse.nn.linear import linear_in_whole_rows
+from gnnsparse.nn.linear import linear_in_padded_rows
 from gnnsparse.ops import aggregate_edges, spmm
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
@@ -119,7 +119,7 @@ class GINConv(_Isomorphism):
             check_features("x[1]", targets, sources.shape[1])
         first, *rest = _parts(self.nn) if targets is sources else (self.nn,)
         if rest and not product_first(sources, first.weight, values):
-            mapped = linear_in_whole_rows(sources, first.weight)
+            mapped = linear_in_padded_rows(sources, first.weight)
             out = self._add_own(spmm(operand, mapped, values), mapped)
             out = out if first.bias is None else out + first.bias.to(out.dtype)
             for module in rest:

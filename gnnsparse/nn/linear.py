@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.nn.bias import column_sum
 from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.ops import spmm
-from gnnsparse.ops.dense import empty_rows, has_whole_rows, whole_width
+from gnnsparse.ops.dense import empty_padded, has_padded_rows, padded_width
 from gnnsparse.ops.dispatch import direct, refuse_batch
 from gnnsparse.ops.products import transposed_product
 from gnnsparse.runtime.device import path
@@ -38,8 +38,8 @@ class _Propagated(torch.autograd.Function):
         of_x, of_weight = ctx.needs_input_grad[:2]
         # What no gradient needs may be changed before the backward pass, as with torch's own operations.
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
-        ctx.whole_rows = _lacks_whole_rows(x, weight.shape[0], weight.dtype, MANY_ROWS)
-        product = padded_linear(x, weight) if ctx.whole_rows else F.linear(x, weight)
+        ctx.padded = _needs_padding(x, weight.shape[0], weight.dtype, MANY_ROWS)
+        product = padded_linear(x, weight) if ctx.padded else F.linear(x, weight)
         y: torch.Tensor | None = operand.kernels.dispatch_cache.multiply[0](product)
         if y is None:
             y = spmm(operand, product)
@@ -52,7 +52,7 @@ class _Propagated(torch.autograd.Function):
         if of_x or of_weight:
             x, weight = ctx.saved_tensors
             refuse_batch("spmm", grad)
-            through = transposed_product(ctx.operand.unquantized.T, grad, ctx.whole_rows)
+            through = transposed_product(ctx.operand.unquantized.T, grad, ctx.padded)
             grad_x = through.mm(weight) if of_x else None
             grad_weight = through.t().mm(x) if of_weight else None
         return grad_x, grad_weight, column_sum(grad) if of_bias else None, None
@@ -86,7 +86,7 @@ def can_propagate(x: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bo
         and dtype.is_floating_point
         and (bias is None or (type(bias) in _PLAIN and bias.dtype is dtype))
         # With other strides torch computes a gradient as the transpose of another product.
-        and (x.is_contiguous() or has_whole_rows(x))
+        and (x.is_contiguous() or has_padded_rows(x))
         and weight.is_contiguous()
         and x.device == weight.device
         and not torch._C._is_any_autocast_enabled()
@@ -112,13 +112,13 @@ def _is_inference(x: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
-def _lacks_whole_rows(x: torch.Tensor, features: int, dtype: torch.dtype, least: int) -> bool:
+def _needs_padding(x: torch.Tensor, features: int, dtype: torch.dtype, least: int) -> bool:
     """Return whether x W^T has `least` rows or more, of which packed ones slow a GPU's kernels."""
-    return x.shape[0] >= least and whole_width(features, dtype) > features and path().takes(x.device)
+    return x.shape[0] >= least and padded_width(features, dtype) > features and path().takes(x.device)
 
 
-def linear_in_whole_rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Compute x W^T; on a GPU with rows that lie apart to be whole sectors, as kernels read and write them.
+def linear_in_padded_rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Compute x W^T; on a GPU with padded rows, which kernels read and write in whole sectors.
 
     Products with an operand keep such rows (`gnnsparse.ops.dense.new_result`).
     """
@@ -128,24 +128,24 @@ def linear_in_whole_rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         exact = torch.float64 in (x.dtype, weight.dtype)  # which autocast leaves as they are
-        if not exact and _lacks_whole_rows(x, features, dtype, MANY_ROWS):
+        if not exact and _needs_padding(x, features, dtype, MANY_ROWS):
             with torch.autocast(kind, enabled=False):  # which has nothing to do after these conversions
-                return linear_in_whole_rows(x.to(dtype), weight.to(dtype))
+                return linear_in_padded_rows(x.to(dtype), weight.to(dtype))
     elif _is_inference(x, weight):
-        if _lacks_whole_rows(x, features, weight.dtype, 0):
+        if _needs_padding(x, features, weight.dtype, 0):
             return padded_linear(x, weight)
-    elif _lacks_whole_rows(x, features, weight.dtype, MANY_ROWS) and can_propagate(x, weight, None):
+    elif _needs_padding(x, features, weight.dtype, MANY_ROWS) and can_propagate(x, weight, None):
         return _padded_linear_with_grad(x, weight)
     return F.linear(x, weight)
 
 
 def padded_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Compute x W^T with whole rows, without gradients; see `linear_in_whole_rows`."""
-    return torch.mm(x, weight.t(), out=empty_rows(x, x.shape[0], weight.shape[0]))
+    """Compute x W^T with padded rows, without gradients; see `linear_in_padded_rows`."""
+    return torch.mm(x, weight.t(), out=empty_padded(x, x.shape[0], weight.shape[0]))
 
 
 class _PaddedLinear(torch.autograd.Function):
-    """x W^T with whole rows, whose gradients are those of F.linear."""
+    """x W^T with padded rows, whose gradients are those of F.linear."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -23,37 +23,37 @@ from gnnsparse.runtime.device import (
 Loader = Callable[[torch.Tensor], _native.Dense]
 
 
-def whole_width(width: int, dtype: torch.dtype) -> int:
-    """Return the elements of the whole sectors, of a row shorter than one the whole vectors, of a row."""
+def padded_width(width: int, dtype: torch.dtype) -> int:
+    """Return the stride at which rows begin at 32-byte sectors, or shorter ones at 16-byte vectors."""
     unit = SECTOR_BYTES if width * dtype.itemsize >= SECTOR_BYTES else VECTOR_BYTES
     per_unit = unit // dtype.itemsize
     return -(-width // per_unit) * per_unit
 
 
-def has_whole_rows(x: torch.Tensor) -> bool:
-    """Return whether between the rows of a matrix there is the room that fills them to `whole_width`."""
+def has_padded_rows(x: torch.Tensor) -> bool:
+    """Return whether the rows of a matrix have the stride `padded_width`, and are not contiguous."""
     width = x.shape[1]
-    return x.stride() == (whole_width(width, x.dtype), 1) and not x.is_contiguous()
+    return x.stride() == (padded_width(width, x.dtype), 1) and not x.is_contiguous()
 
 
-def empty_rows(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-    """Allocate a matrix of the dtype and on the device of `like` whose rows are `whole_width` apart.
+def empty_padded(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+    """Allocate a matrix of the dtype and on the device of `like` whose rows have the stride `padded_width`.
 
     It is no view to autograd, so that what a step of it returns may be changed in place.
     """
-    return like.new_empty(rows, whole_width(width, like.dtype))[:, :width].detach()
+    return like.new_empty(rows, padded_width(width, like.dtype))[:, :width].detach()
 
 
-def apart(x: torch.Tensor) -> torch.Tensor:
-    """Return x [rows, width] with whole rows: itself, or a copy whose rows lie apart."""
-    if has_whole_rows(x) or (x.is_contiguous() and whole_width(x.shape[1], x.dtype) == x.shape[1]):
+def padded_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return x [rows, width] if its rows have the stride `padded_width`, else a copy whose rows have it."""
+    if has_padded_rows(x) or (x.is_contiguous() and padded_width(x.shape[1], x.dtype) == x.shape[1]):
         return x
-    return empty_rows(x, *x.shape).copy_(x)
+    return empty_padded(x, *x.shape).copy_(x)
 
 
 def new_result(x: torch.Tensor, rows: int) -> torch.Tensor:
-    """Allocate A x [rows, width]: if x has whole rows that lie apart, A x has them too."""
-    return empty_rows(x, rows, x.shape[1]) if has_whole_rows(x) else x.new_empty(rows, x.shape[1])
+    """Allocate A x [rows, width], with padded rows if x has them."""
+    return empty_padded(x, rows, x.shape[1]) if has_padded_rows(x) else x.new_empty(rows, x.shape[1])
 
 
 def cpu_loader(precision: Precision) -> Callable[[torch.Tensor], torch.Tensor]:

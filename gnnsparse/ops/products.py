@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 from gnnsparse.errors import bad_value, check_choice, check_integer
 from gnnsparse.ops import dispatch, reference
 from gnnsparse.ops.arguments import check_edges, check_features, check_operand, resolve_impl
-from gnnsparse.ops.dense import empty_rows, has_whole_rows
+from gnnsparse.ops.dense import empty_padded, has_padded_rows
 from gnnsparse.ops.dispatch import direct, form_of, needs_grad
 from gnnsparse.ops.maximum import spmm_max
 from gnnsparse.ops.quantization import exact_rounded, fake_quantized
@@ -171,7 +171,7 @@ class _Spmm(dispatch.Operation):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         x, values, operand, ctx.mean, _ = inputs
         ctx.operand, ctx.x_dtype, ctx.weighted = dispatch.operand_at(operand), x.dtype, values is not None
-        ctx.whole_rows = is_eager() and values is None and has_whole_rows(x)
+        ctx.padded = is_eager() and values is None and has_padded_rows(x)
         if values is not None:
             ctx.save_for_backward(x if values.requires_grad else None, values)
 
@@ -188,7 +188,7 @@ class _Spmm(dispatch.Operation):
         if ctx.mean:
             grad = dispatch.divide_by_counts(operand, grad)
         if not ctx.weighted:
-            through = transposed_product(operand.T, grad, ctx.whole_rows)
+            through = transposed_product(operand.T, grad, ctx.padded)
             return through.to(ctx.x_dtype), None, None, None, None
         grad = grad.contiguous()
         x, values = alive(ctx.saved_tensors)
@@ -204,22 +204,20 @@ class _Spmm(dispatch.Operation):
 _spmm_with_grad = direct(_Spmm)
 
 
-def transposed_product(
-    transpose: SparseOperand, grad: torch.Tensor, whole_rows: bool = False
-) -> torch.Tensor:
+def transposed_product(transpose: SparseOperand, grad: torch.Tensor, padded: bool = False) -> torch.Tensor:
     """Compute A^T dY with A's own weights, by a native launch if there is one.
 
-    With `whole_rows` those of the result lie apart to be whole, if no gradient of it is recorded.
+    With `padded` the result has padded rows, if no gradient of it is recorded.
     """
-    if whole_rows and not (has_whole_rows(grad) or torch.is_grad_enabled() or transpose.operations):
-        spmm_into(transpose, grad, y := empty_rows(grad, transpose.shape[0], grad.shape[1]))
+    if padded and not (has_padded_rows(grad) or torch.is_grad_enabled() or transpose.operations):
+        spmm_into(transpose, grad, y := empty_padded(grad, transpose.shape[0], grad.shape[1]))
         return y
     if not is_compiling():
         # It copies a gradient with strides of 0, as that of a sum, itself.
         found: torch.Tensor | None = transpose.kernels.dispatch_cache.multiply[False](grad)
         if found is not None and found is not NotImplemented:
             return found
-    return spmm(transpose, grad if whole_rows else grad.contiguous())
+    return spmm(transpose, grad if padded else grad.contiguous())
 
 
 class _LaunchedSpmm(torch.autograd.Function):
@@ -231,7 +229,7 @@ class _LaunchedSpmm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, operand: SparseOperand, mean: bool) -> torch.Tensor:
-        ctx.operand, ctx.mean, ctx.whole_rows = operand, mean, has_whole_rows(x)
+        ctx.operand, ctx.mean, ctx.padded = operand, mean, has_padded_rows(x)
         # The launch takes x, unless another thread has replaced the operand's plans meanwhile.
         y: torch.Tensor | None = operand.kernels.dispatch_cache.multiply[mean](x)
         return bind_spmm(operand.kernels, x, None, None, mean)(x, None) if y is None else y
@@ -243,7 +241,7 @@ class _LaunchedSpmm(torch.autograd.Function):
         dispatch.refuse_batch("spmm", grad)
         if ctx.mean:
             grad = dispatch.divide_by_counts(operand, grad)
-        return transposed_product(operand.T, grad, ctx.whole_rows), None, None
+        return transposed_product(operand.T, grad, ctx.padded), None, None
 
 
 #: (x, operand, whether it is a mean) -> y, recorded by autograd, of an x that `DispatchCache.multiply` takes.

@@ -14,7 +14,7 @@ from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.formats.convert import place_values
 from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS, packed_kernel, why_not_packed
-from gnnsparse.ops.dense import CudaLoader, aligned_values, new_result, partial_sums, whole_width
+from gnnsparse.ops.dense import CudaLoader, aligned_values, new_result, padded_width, partial_sums
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, Problem, WindowPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.plan.panel import reads_lines
@@ -139,7 +139,7 @@ def _native_launch(kernels: KernelCache, bound: _Bound, product: Product, dtype:
         return None
     partials = work.partials * bound.height * partial_width(product.width)
     result = native.SpmmResult(
-        csr.rows, csr.cols, product.width, whole_width(product.width, dtype), like, stored, sums, partials
+        csr.rows, csr.cols, product.width, padded_width(product.width, dtype), like, stored, sums, partials
     )
     queue = native.LaunchQueue(*gpu.queue(device), kernels.streams.note)
     handles = bound.view, bound.stored, work.view, *bound.how, *bound.after_width

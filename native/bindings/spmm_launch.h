@@ -41,9 +41,9 @@ struct SpmmResult {
   int64_t rows;
   int64_t cols;
   int64_t width;
-  int64_t whole;      // elements of a row in whole sectors: where X has rows so far apart, so has y
-  py::object like;    // an empty tensor on the operand's device, of the dtype of X and the result
-  py::object packed;  // one in the storage dtype
+  int64_t whole;        // stride of padded rows: where X has it, so has y
+  py::object like;      // an empty tensor on the operand's device, of the dtype of X and the result
+  py::object packed;    // one in the storage dtype
   py::object partials;  // one in float32
   int64_t partial_count;
 };

@@ -1,4 +1,4 @@
-"""Rows that lie apart to be whole sectors: products keep them, and layers on a GPU make them."""
+"""Padded rows, which begin at sectors: products keep them, and layers on a GPU make them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch.nn.functional as F  # noqa: N812
 import gnnsparse
 from gnnsparse import SparseOperand
 from gnnsparse.nn import GCNConv, SAGEConv, linear
-from gnnsparse.nn.linear import linear_in_whole_rows
-from gnnsparse.ops.dense import has_whole_rows, whole_width
+from gnnsparse.nn.linear import linear_in_padded_rows
+from gnnsparse.ops.dense import has_padded_rows, padded_width
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RunningPath
 from tests.helpers import make
@@ -18,7 +18,7 @@ from tests.helpers import make
 
 @pytest.fixture
 def few_are_many(native: RunningPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training makes whole rows of a few, on the path of a GPU."""
+    """Training pads few rows, too, on the path of a GPU."""
     monkeypatch.setattr(linear, "MANY_ROWS", 1)
 
 
@@ -26,9 +26,9 @@ WIDTHS = (3, 7, 41, 602)
 DTYPES = torch.float32, torch.float16
 
 
-def apart(x: torch.Tensor) -> torch.Tensor:
-    """A copy of x with whole rows; NaN lies between them."""
-    wide = torch.full((x.shape[0], whole_width(x.shape[1], x.dtype)), float("nan"), dtype=x.dtype)
+def padded_rows(x: torch.Tensor) -> torch.Tensor:
+    """A copy of x with padded rows; NaN lies between them."""
+    wide = torch.full((x.shape[0], padded_width(x.shape[1], x.dtype)), float("nan"), dtype=x.dtype)
     wide[:, : x.shape[1]] = x
     return wide[:, : x.shape[1]]
 
@@ -43,22 +43,22 @@ def check_products(a: SparseOperand, dtype: torch.dtype, widths: tuple[int, ...]
     for width in widths:
         x = torch.randn(a.shape[1], width).to(dtype)
         for reduce in ("sum", "mean"):
-            want, wide = gnnsparse.spmm(a, x, reduce=reduce), apart(x)
+            want, wide = gnnsparse.spmm(a, x, reduce=reduce), padded_rows(x)
             assert want.is_contiguous()
             for _ in range(2):
                 y = gnnsparse.spmm(a, wide, reduce=reduce)
                 assert torch.equal(y, want)
-                assert has_whole_rows(y)
+                assert has_padded_rows(y)
         x.requires_grad_()
         seed = torch.randn(a.shape[0], width).to(dtype)
-        wide = apart(x.detach()).requires_grad_()
+        wide = padded_rows(x.detach()).requires_grad_()
         for _ in range(2):
             y = a @ wide
             y.relu_()  # no view, which autograd would refuse to change
             (got,) = torch.autograd.grad(y, wide, seed)
             (right,) = torch.autograd.grad((a @ x).relu(), x, seed)
             assert torch.equal(got, right)
-            assert has_whole_rows(got)
+            assert has_padded_rows(got)
             (again,) = torch.autograd.grad(
                 a @ wide, wide, seed, create_graph=True
             )  # recorded, and no less right
@@ -85,7 +85,7 @@ def test_torch_compile_sees_contiguous_results() -> None:
     a = operand(None)
     product = torch.compile(lambda x: (a @ x).view(-1) + 1, backend="aot_eager", fullgraph=True)
     x = torch.randn(60, 41)
-    assert torch.equal(product(apart(x)), (a @ x).view(-1) + 1)
+    assert torch.equal(product(padded_rows(x)), (a @ x).view(-1) + 1)
 
 
 @pytest.mark.usefixtures("poisoned", "few_are_many")
@@ -108,7 +108,7 @@ def test_layers_make_whole_rows(kind: type, width: int) -> None:
         y = layer(x, a)
         torch.testing.assert_close(y.double(), right, rtol=1e-4, atol=1e-4)
         if kind is GCNConv:
-            assert has_whole_rows(y) == (width % 8 != 0), step
+            assert has_padded_rows(y) == (width % 8 != 0), step
         for got, want in zip(torch.autograd.grad(y, parameters, seed), wanted, strict=True):
             torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
     with torch.no_grad():
@@ -121,9 +121,9 @@ def test_whole_rows_under_autocast() -> None:
     x, weight = torch.randn(50, 20, requires_grad=True), torch.randn(41, 20, requires_grad=True)
     seed = torch.randn(50, 41).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        got, want = linear_in_whole_rows(x, weight), F.linear(x, weight)
-        assert linear_in_whole_rows(x.double(), weight.double()).dtype == torch.float64
-    assert has_whole_rows(got)
+        got, want = linear_in_padded_rows(x, weight), F.linear(x, weight)
+        assert linear_in_padded_rows(x.double(), weight.double()).dtype == torch.float64
+    assert has_padded_rows(got)
     assert got.dtype == want.dtype
     torch.testing.assert_close(got, want)
     found, right = (torch.autograd.grad(y, (x, weight), seed) for y in (got, want))
@@ -134,11 +134,11 @@ def test_whole_rows_under_autocast() -> None:
 def test_gradients_of_a_linear_layer_with_whole_rows() -> None:
     x = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
-    y = linear_in_whole_rows(x, weight)
-    assert has_whole_rows(y)
+    y = linear_in_padded_rows(x, weight)
+    assert has_padded_rows(y)
     assert torch.equal(y, F.linear(x, weight))
-    assert torch.autograd.gradcheck(linear_in_whole_rows, (x, weight))
-    assert torch.autograd.gradgradcheck(linear_in_whole_rows, (x, weight))
+    assert torch.autograd.gradcheck(linear_in_padded_rows, (x, weight))
+    assert torch.autograd.gradgradcheck(linear_in_padded_rows, (x, weight))
     for one in (x.detach(), weight.detach()):
         other = [t if t.shape != one.shape else one for t in (x, weight)]
-        assert torch.autograd.gradcheck(linear_in_whole_rows, other)
+        assert torch.autograd.gradcheck(linear_in_padded_rows, other)

@@ -14,7 +14,7 @@ import torch
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.inference import Prediction, load
-from gnnsparse.ops.dense import has_whole_rows
+from gnnsparse.ops.dense import has_padded_rows
 from gnnsparse.testing import assert_accurate
 from gnnsparse.train import FullGraphData, NodeClassifier, OptimizerConfig, PreprocessConfig
 from gnnsparse.train.tasks import TASKS, node
@@ -55,7 +55,7 @@ def test_features_have_whole_rows_where_a_gpu_multiplies(name: str, monkeypatch:
     plain = prepared(task, values=values).batch
     monkeypatch.setattr(node, "path", lambda: mock.Mock(takes=lambda device: True))
     batch = prepared(task, values=values).batch
-    assert has_whole_rows(batch.x)
+    assert has_padded_rows(batch.x)
     assert torch.equal(batch.x, plain.x)
     torch.manual_seed(0)
     model = (

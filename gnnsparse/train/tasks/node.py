@@ -21,7 +21,7 @@ from gnnsparse.distributed.training import Peers, RowGather, step_seed, sum_grad
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.nn.sparse_features import SparseFeatures
-from gnnsparse.ops.dense import apart
+from gnnsparse.ops.dense import padded_rows
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
 from gnnsparse.sampling import FeatureStore
@@ -186,7 +186,7 @@ class FullGraphData(PreparedData):
             dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
             x = dataset.x.to(self.device, dtype)
             if path().takes(self.device):
-                x = apart(x)  # once, and not in each product of a first layer
+                x = padded_rows(x)  # once, and not in each product of a first layer
         train, val, test = (self._part(mask) for mask in masks)
         return GraphBatch(x, adj, train, val, test, self._sparse(x), self._edge_attr)
 
