@@ -84,6 +84,7 @@ def test_wrong_arrays(more: dict[str, Any], message: str, tmp_path: Path) -> Non
         ({"split": "time:year"}, "^split: got 'time:year', and the nodes have no such column; they have: no"),
         ({"split": "time:"}, "^split: got 'time:'; accepted: auto, given, random, stratified, all, given"),
         ({"split": 3}, "^split: got int"),
+        ({"split": "all"}, "^split: got 'all' for nodes; accepted: other splits, as 'all' is for links of a"),
         ({"train_fraction": 0.9, "val_fraction": 0.2}, "^val_fraction: got 0.2 beside train_fraction=0.9"),
         ({"train_fraction": 0}, "^train_fraction: got 0; accepted"),
         ({"train_fraction": "much"}, "^train_fraction: got str"),

@@ -188,6 +188,8 @@ def test_links_of_new_users_are_scored_by_all_their_edges(tmp_path: Path, name: 
     probability = loaded.predict(new).probabilities
     assert probability.shape == (2, 1)
     assert torch.equal(probability[:, 0], found.arrays["probability"])
+    with pytest.raises(ValueError, match=r"split: the edges to train on are those of the test; accepted"):
+        gnnsparse.fit(model, new, epochs=1, **CPU)
 
     data = pyg_data.HeteroData()
     data["user"].x, data["item"].num_nodes = new.x["user"], 10

@@ -675,7 +675,10 @@ def _split(content: Content, labels: _Labels, options: BuildOptions) -> Masks:
     """Make the split of the nodes that have a label; check that no part is empty."""
     kind, rest = options.split_kind()
     present = labels.y >= 0 if labels.kind == "class" else ~labels.y.isnan().all(dim=1)
-    if not present.any() or kind == "all":
+    if kind == "all":
+        accepted = "other splits, as 'all' is for links of a graph with types, to be predicted"
+        bad_value("split", f"got 'all' for {content.item}s; accepted: {accepted}")
+    if not present.any():
         return present, present.clone(), present.clone()
     if kind == "auto":
         kind = "given" if content.masks else "stratified" if labels.kind == "class" else "random"

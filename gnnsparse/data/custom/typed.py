@@ -180,7 +180,8 @@ def _links(name: str, content: TypedContent, options: FileOptions) -> TypedLinkD
         masks={part: mask[rows] for part, mask in items.masks.items()},
         columns={column: values[rows] for column, values in columns.items()},
     )  # fmt: skip
-    parts = split_items(pairs, torch.ones(len(rows), dtype=torch.bool, device="cpu"), options)
+    each = torch.ones(len(rows), dtype=torch.bool, device="cpu")
+    parts = (each, each, each) if options.split == "all" else split_items(pairs, each, options)
     edges = torch.from_numpy(items.edges[:, rows])
     latest = None if moments is None else int(moments[rows][parts[0]].max())
     graph: dict[Relation, torch.Tensor] = {}

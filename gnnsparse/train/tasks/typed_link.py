@@ -136,6 +136,11 @@ class TypedLinkData(MiniBatchData):
         """Number of edges to train on."""
         return len(self._edges["train"][0])
 
+    @property
+    def sees_test(self) -> bool:
+        """Whether messages pass over the edges of the test, as with split="all"."""
+        return torch.equal(self.dataset.train_edges, self.dataset.test_edges)
+
     @cached_property
     def known(self) -> torch.Tensor:
         """The data set's `known_keys` on the device."""
@@ -188,6 +193,9 @@ class TypedLinkData(MiniBatchData):
 
     def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[TypedLinkBatch]:
         """Yield the batches of training steps, see MiniBatchData; with a sampler what it draws for them."""
+        if self.sees_test:
+            accepted = "another split, as 'all' is for predictions"
+            bad_value("split", f"the edges to train on are those of the test; accepted: {accepted}")
         if self._sampler is None:
             yield from super().training_batches(first, batches)
             return
@@ -337,8 +345,7 @@ class TypedLinkTask(LinkTask):
         pairs, logits = _asked(data.dataset), []
         with torch.no_grad(), numerics(data.precision, data.device):
             features = None if data.draws_scores else of(data.x, data.adj)
-            seen = torch.equal(data.dataset.train_edges, data.dataset.test_edges)  # as of split=all
-            scores = {} if seen else part_scores(of, "test", data, features)
+            scores = {} if data.sees_test else part_scores(of, "test", data, features)
             everyone = torch.arange(len(pairs), dtype=torch.int64, device="cpu")
             for step, ids in enumerate(everyone.split(_ROOTS // 2)):
                 nothing = torch.empty(len(ids), 0, dtype=torch.int64, device="cpu")
