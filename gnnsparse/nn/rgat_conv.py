@@ -27,8 +27,8 @@ from gnnsparse.nn.rgcn_conv import (
     mapped,
     products_of,
 )
-from gnnsparse.ops import aggregate_edges, edge_softmax, spmm
-from gnnsparse.ops.attention.edges import summed_from_coo, to_coo
+from gnnsparse.ops import aggregate_edges, edge_softmax, graph_attention, spmm
+from gnnsparse.ops.attention.edges import order_of, summed_from_coo, to_coo
 from gnnsparse.ops.edges.trace import fixed
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -59,16 +59,32 @@ class _TypedEdges(NamedTuple):
     groups: SparseOperand
 
 
+class _FusedEdges(NamedTuple):
+    """The edges of a call whose attention is one operation over the operand of `sums`.
+
+    `terms` has a row for each of its nonzeros, in which the pair (target, relation) is.
+    """
+
+    sums: Relations
+    terms: SparseOperand
+
+
 @dataclass(frozen=True)
 class TypedEdgesRecipe(Recipe):
-    """How the operands of attention over edges of several types are made; see RelationRecipe."""
+    """How the operands of attention over edges of several types are made; see RelationRecipe.
+
+    `is_fused`: attention is one operation where no edge is repeated, as all have a nonzero of their own then.
+    """
 
     relations: int
     is_within: bool
+    is_fused: bool
     precision: Precision
     preparation: Preparation | None = None
 
-    def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> _TypedEdges:
+    def make(
+        self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool
+    ) -> _TypedEdges | _FusedEdges:
         """See Recipe."""
         source, target, kind = edge_index
         recipe = RelationRecipe(self.relations, False, "auto", self.precision, self.preparation)
@@ -77,6 +93,10 @@ class TypedEdgesRecipe(Recipe):
         rows, edges = target * count + kind, len(source)
         pairs = torch.stack([source * count + kind, rows])
         numbers = torch.arange(edges, dtype=torch.int64, device=source.device)
+        if self.is_fused and sums.operand.nnz == edges:
+            own = rows[order_of(sums.operand).edge_of.long()]
+            terms = exact.prepare(torch.stack([own, numbers]), (size[1] * count, edges))
+            return _FusedEdges(sums, terms)
         groups = torch.stack([numbers, rows if self.is_within else target])
         return _TypedEdges(
             sums,
@@ -249,16 +269,23 @@ class RGATConv(GraphLayer):
         check_typed_edges(adj, edge_type)
         wants_weights(return_attention_weights)
         size = graph_size(nodes, size, adj)
-        is_within = self.attention_mechanism == _WITHIN
-        recipe = TypedEdgesRecipe(self.num_relations, is_within, self.precision or Precision.FP32)
+        is_within, is_additive = self.attention_mechanism == _WITHIN, self.attention_mode == _ADDITIVE
+        is_fused = is_additive and not is_within and self.mod is None and return_attention_weights is None
+        recipe = TypedEdgesRecipe(self.num_relations, is_within, is_fused, self.precision or Precision.FP32)
         made = self._memo.adjacency(size, adj, recipe, edge_type)
         weight = self.relation_weights()
+        products = products_of(sources, weight, made.sums)
+        if isinstance(made, _FusedEdges):
+            return self._with_bias(self._attended(products, sources, targets, weight, made, edge_attr))
         scores = self._scores(sources, targets, weight, made, edge_attr)
         alpha = to_coo(edge_softmax(made.groups, summed_from_coo(scores, made.groups)), made.groups)
-        y = self._summed(products_of(sources, weight, made.sums), alpha, made)
-        y = (y if self.concat else y.mean(dim=1)).flatten(1)
-        y = y if self.bias is None else y + self.bias.to(y.dtype)
+        y = self._with_bias(self._summed(products, alpha, made))
         return y if return_attention_weights is None else (y, (adj, alpha))
+
+    def _with_bias(self, y: torch.Tensor) -> torch.Tensor:
+        """Return what heads [targets, heads, ..] give, and the bias."""
+        y = (y if self.concat else y.mean(dim=1)).flatten(1)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def relation_weights(self) -> torch.Tensor:
         """Return the matrices of the relations: [relations, in, heads * out], or blocks of them."""
@@ -266,21 +293,50 @@ class RGATConv(GraphLayer):
             return self.weight
         return (self.att @ self.basis.flatten(1)).unflatten(1, self.basis.shape[1:])
 
+    @staticmethod
+    def _of_scores(weight: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        """Return the W_r Q or W_r K, [relations, in, heads * dim]: a product of parameters."""
+        blocks = weight if weight.dim() == 4 else weight[:, None]
+        return (blocks @ vectors.unflatten(0, (blocks.shape[1], -1))).flatten(1, 2)
+
+    def _edge_terms(self, operand: SparseOperand, edge_attr: Any) -> torch.Tensor:
+        """Return what the features of edges add to scores, [edges, heads * dim]."""
+        if self.lin_edge is None:
+            bad_value("edge_attr", "goes with edge_dim, the number of an edge's features; accepted: None")
+        rows = edge_rows(operand, edge_attr, self.lin_edge.weight.shape[1], self.e)
+        return F.linear(rows, self.e.t() @ self.lin_edge.weight)
+
+    def _attended(
+        self, products: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor,
+        made: _FusedEdges, edge_attr: Any,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return [targets, heads, out], of which nothing but terms of scores is stored for each edge.
+
+        An edge's relation is known from its column; what it says of the target is a term of the edge.
+        """
+        operand = made.sums.operand
+        queries = mapped(targets, self._of_scores(weight, self.q)).reshape(-1, self.heads)
+        terms = spmm(made.terms, queries)
+        if edge_attr is not None:
+            terms = terms + summed_from_coo(self._edge_terms(operand, edge_attr), operand)
+        return graph_attention(
+            operand, terms.new_zeros(len(targets), self.heads),
+            products_of(sources, self._of_scores(weight, self.k), made.sums),
+            products.unflatten(1, (self.heads, -1)), score="additive", negative_slope=self.negative_slope,
+            edge_features=terms, dropout_p=self.dropout if self.training else 0.0, edge_order="operand",
+        )  # fmt: skip
+
     def _scores(
         self, sources: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor, made: _TypedEdges,
         edge_attr: Any,
     ) -> torch.Tensor:  # fmt: skip
-        """Return the scores [edges, heads * dim], by x (W_r Q), whose second product is of parameters."""
-        blocks = weight if weight.dim() == 4 else weight[:, None]
-        given = {}
-        for name, x, vectors in (("q_i", targets, self.q), ("k_j", sources, self.k)):
-            matrices = (blocks @ vectors.unflatten(0, (blocks.shape[1], -1))).flatten(1, 2)
-            given[name] = mapped(x, matrices).reshape(-1, vectors.shape[1])
+        """Return the scores [edges, heads * dim]."""
+        given = {
+            name: mapped(x, self._of_scores(weight, vectors)).reshape(-1, vectors.shape[1])
+            for name, x, vectors in (("q_i", targets, self.q), ("k_j", sources, self.k))
+        }
         if edge_attr is not None:
-            if self.lin_edge is None:
-                bad_value("edge_attr", "goes with edge_dim, the number of an edge's features; accepted: None")
-            rows = edge_rows(made.pairs, edge_attr, self.lin_edge.weight.shape[1], self.e)
-            given["e_ij"] = F.linear(rows, self.e.t() @ self.lin_edge.weight)
+            given["e_ij"] = self._edge_terms(made.pairs, edge_attr)
         is_additive = self.attention_mode == _ADDITIVE
         message = _SCORES[self.attention_mode, edge_attr is not None]
         scores: torch.Tensor = aggregate_edges(made.pairs, message, reduce="none", **given)

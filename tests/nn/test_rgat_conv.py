@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.nn import RGATConv
+from gnnsparse.nn import RGATConv, rgat_conv
 from gnnsparse.testing import assert_all_accurate, in_float64
 from tests.helpers import ROUNDING
 from tests.nn.pyg_layers import SQUARE, TALL, WIDE, alike, edges, pyg
@@ -38,10 +38,24 @@ def layers(relations: int = RELATIONS, **options: Any) -> tuple[Any, Any]:
     return alike(RGATConv(*given, **options), pyg.RGATConv(*given, **options))
 
 
-def compare(ours: Any, theirs: Any, size: tuple[int, int], relations: int = RELATIONS) -> None:
-    """Output, weights and all gradients, where float64 judges; the last relation has no edge."""
+def distinct(index: torch.Tensor, kinds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Edges of which none is repeated, in random order."""
+    both = torch.cat([index, kinds[None]]).unique(dim=1)
+    both = both[:, torch.randperm(both.shape[1])]
+    return both[:2].contiguous(), both[2].contiguous()
+
+
+def compare(
+    ours: Any, theirs: Any, size: tuple[int, int], relations: int = RELATIONS, weighs: bool = True
+) -> None:
+    """Output, weights and all gradients, where float64 judges; the last relation has no edge.
+
+    Without the weights no edge is repeated, and attention is one operation where it can be.
+    """
     index = edges(size)
     kinds = torch.randint(0, max(relations - 1, 1), index.shape[1:])
+    if not weighs:
+        index, kinds = distinct(index, kinds)
     given = [torch.randn(count, WIDTH) for count in (size if size[0] != size[1] else size[:1])]
     given += [torch.randn(index.shape[1], EDGE_DIM)] if theirs.edge_dim else []
     probes = torch.Generator().manual_seed(1)
@@ -50,8 +64,12 @@ def compare(ours: Any, theirs: Any, size: tuple[int, int], relations: int = RELA
         leaves = [t.to(dtype).requires_grad_() for t in given]
         nodes, attr = (leaves[:-1], leaves[-1:]) if theirs.edge_dim else (leaves, [])
         x = nodes[0] if len(nodes) == 1 else tuple(nodes)
-        y, (same, weights) = layer(x, index, kinds, *attr, return_attention_weights=True)
-        assert same is index
+        weights = torch.zeros(())
+        if weighs:
+            y, (same, weights) = layer(x, index, kinds, *attr, return_attention_weights=True)
+            assert same is index
+        else:
+            y = layer(x, index, kinds, *attr)
         probe = torch.randn(y.shape, generator=probes.manual_seed(1)).to(y)
         wanted = [*leaves, *layer.parameters()]
         grads = torch.autograd.grad(y, wanted, probe, allow_unused=True)
@@ -79,11 +97,26 @@ def test_sources_that_are_no_targets(size: tuple[int, int], mechanism: str) -> N
     compare(*layers(heads=3, attention_mechanism=mechanism, mod="f-scaled"), size)
 
 
+@pytest.mark.parametrize("size", [SQUARE, WIDE, TALL], ids=str)
+@pytest.mark.parametrize("number", range(0, len(OPTIONS), 2))
+def test_edges_of_which_none_is_repeated(
+    number: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention with sums for scores is one operation, which stores no weights."""
+    torch.manual_seed(number)
+    options = {**OPTIONS[number], "mod": OPTIONS[number]["mod"] if number % 4 else None}
+    if options["mod"] is None and options["attention_mode"] == ADDITIVE:
+        options["attention_mechanism"] = ACROSS
+        monkeypatch.setattr(rgat_conv, "edge_softmax", None)
+    compare(*layers(**options), size, weighs=False)
+
+
 @pytest.mark.parametrize("options", [{}, {"num_bases": 3}, {"num_blocks": 2}], ids=str)
 def test_many_relations(options: dict[str, Any]) -> None:
     """Edges begin at few of the pairs of a node and a relation, of which products are made."""
     torch.manual_seed(0)
     compare(*layers(90, heads=2, **options), SQUARE, 90)
+    compare(*layers(90, heads=2, **options), SQUARE, 90, weighs=False)
 
 
 def test_initial_values() -> None:
@@ -128,10 +161,12 @@ def test_changes_of_edges_and_types_are_noticed() -> None:
         torch.testing.assert_close(ours(x, index, kinds), theirs(x, index, kinds), rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_and_precision() -> None:
+@pytest.mark.parametrize("repeated", [False, True])
+def test_dropout_and_precision(repeated: bool) -> None:
     """Training drops weights, whose mean is what nothing dropped gives; fp16 rounds the sums' operands."""
     index, x = edges(), torch.randn(SQUARE[0], WIDTH)
     kinds = index.sum(0) % RELATIONS
+    index, kinds = (index, kinds) if repeated else distinct(index, kinds)
     layer = RGATConv(WIDTH, OUT, RELATIONS, dropout=0.4)
     with torch.no_grad():
         many = torch.stack([layer(x, index, kinds) for _ in range(400)])

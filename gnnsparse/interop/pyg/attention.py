@@ -484,7 +484,7 @@ FUSED: dict[type, Fused] = {
     conv.AGNNConv: Fused(_Agnn, _agnn),
     conv.HANConv: Fused(_Han, None, overhead=300.0),
     conv.HGTConv: Fused(_Hgt, None, overhead=300.0),
-    conv.RGATConv: Fused(_Rgat, lambda *_: None, "spmm", overhead=600.0, steps=steps_of(conv.RGATConv)),
+    conv.RGATConv: Fused(_Rgat, lambda *_: None, overhead=600.0, steps=steps_of(conv.RGATConv)),
     # Its networks of edges are compiled by `propagate`.
     conv.PNAConv: Fused(
         _Principal, lambda *_: None, "aggregate_edges", 3, 0.0, (DegreeScalerAggregation,), by_edges=True
