@@ -18,13 +18,12 @@ from torch.profiler import ProfilerActivity
 from benchmarks.scaling_ranks import Place
 from gnnsparse.data import NodeDataset, graph_like
 from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange, gather_ranks
-from gnnsparse.distributed.estimate import Workload, default_machines, estimate
-from gnnsparse.distributed.shard import ShardRecipe, content_of, load_shard
+from gnnsparse.distributed.estimate import Workload, counted_facts, default_machines, estimate
+from gnnsparse.distributed.shard import ShardRecipe
 from gnnsparse.formats.csr import Csr
 from gnnsparse.plan.gpu_records import GpuRecord, records
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import normalize
-from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.environment import describe_environment
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.train import FitResult, PreprocessConfig, SamplerConfig, TrainerConfig, fit
@@ -426,7 +425,7 @@ def full_graph(
     if isinstance(adj := runs.data.adj, DistributedOperand):
         found |= {"way": adj.choice.way, "chunks": adj.choice.chunks, "parts": adj.facts.method}
     if place.rank == 0:
-        facts = facts_of(runs.data.adj, dataset, place, case, folder)
+        facts = facts_of(runs.data.adj, dataset, place, case)
         found |= {"halo": list(facts.halo), "nnz": list(facts.nnz), "nodes": facts.nodes}
         found |= predicted(case, dataset, gathers, facts, place.device)
     return found
@@ -443,7 +442,7 @@ def captured(place: Place) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def facts_of(adj: Any, dataset: NodeDataset, place: Place, case: Case, folder: Path) -> ShardFacts:
+def facts_of(adj: Any, dataset: NodeDataset, place: Place, case: Case) -> ShardFacts:
     """Return the counts of the division of the rows, by which the cost model chooses the way."""
     if not isinstance(adj, DistributedOperand):
         nodes, none = dataset.num_nodes, (0,)
@@ -452,9 +451,8 @@ def facts_of(adj: Any, dataset: NodeDataset, place: Place, case: Case, folder: P
     if adj.choice.way != "features":
         return adj.facts
     recipe = ShardRecipe(adj.facts.normalization, 1.0, place.ranks, case.parts)
-    return load_shard(
-        dataset.graph, recipe, place.rank, GraphCache(str(folder)), content_of(dataset.graph, recipe)
-    )[0].facts
+    weights = recipe.weights(dataset.graph.to(place.device))
+    return counted_facts(weights.graph.csr, recipe.partition(weights))
 
 
 def record_of(device: torch.device) -> GpuRecord | None:

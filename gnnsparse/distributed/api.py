@@ -21,7 +21,15 @@ from gnnsparse.distributed.names import PARTITIONS, WAYS, WIRES
 from gnnsparse.distributed.operand import DistributedOperand
 from gnnsparse.distributed.operations import FeatureOperations, RowOperations
 from gnnsparse.distributed.partition import Partition
-from gnnsparse.distributed.shard import ShardFacts, ShardRecipe, content_of, load_shard
+from gnnsparse.distributed.shard import (
+    Shard,
+    ShardFacts,
+    ShardRecipe,
+    content_of,
+    make_shard,
+    read_shard,
+    store_shard,
+)
 from gnnsparse.distributed.trial import tried
 from gnnsparse.errors import (
     bad_type,
@@ -128,8 +136,8 @@ def distribute(
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: an argument is out of range, the precision stores 8 bits, the graph is not square, the
-            processes gave other graphs or options, or the cache has shards of several divisions.
+        ValueError: an argument is out of range, the precision stores 8 bits, the graph is not square,
+            or the processes gave other graphs or options.
         RuntimeError: torch.distributed has not been initialised.
         ImportError: parts is "metis", and pymetis is not installed.
     """
@@ -186,12 +194,7 @@ def distribute(
         choice = None
         if way != "features":
             store = None if cache is False else GraphCache(None if cache is True else cache)
-            shard, hit = load_shard(made, recipe, rank, store, content, device)
-            if _differ(fingerprint([], to_plain(replace(shard.facts, rank=0))), device, group):
-                # One shard was stored when parts="auto" chose another division than it chooses now, perhaps
-                # before pymetis was installed, and those of other ranks have been deleted since.
-                accepted = "another folder, or an empty one"
-                bad_value("cache", f"has shards of several divisions; accepted: {accepted}")
+            shard, hit = _shard_of(made, recipe, content, store, device, group)
             choice = choose(shard.facts, ways=ways)
             choice = replace(choice, reasons=(*choice.reasons, *left_out))
             if choice.way != "features":
@@ -240,6 +243,46 @@ def _asked(
     if obstacle is None:
         return widths, WAYS, ()
     return widths, _BY_ROWS, (f"features: left out: {obstacle}",)
+
+
+def _shard_of(
+    graph: SparseGraph, recipe: ShardRecipe, content: str, store: GraphCache | None, device: torch.device,
+    group: dist.ProcessGroup | None,
+) -> tuple[Shard, bool]:  # fmt: skip
+    """Return this rank's shard, and whether it was read: if all ranks have one, and of one division.
+
+    Otherwise each rank cuts its own and stores it. One division may have been stored before pymetis was
+    installed, and some of its shards have been deleted since.
+    """
+    rank = dist.get_rank(group)
+    shard = None if store is None else read_shard(store, content, rank, device)
+    facts = None if shard is None else to_plain(replace(shard.facts, rank=0))
+    differs = _differ(fingerprint([], facts), device, group)
+    if shard is not None and not differs:
+        return shard, True
+
+    def agreed(divide: Callable[[], Partition]) -> Partition:
+        found: list[Any] = [None]
+        if rank == 0:
+            own = torch.get_num_threads()
+            torch.set_num_threads(max(own, min(own * recipe.parts, os.cpu_count() or 1)))  # others wait
+            try:
+                found = [divide()]
+            except Exception as error:
+                found = [error]
+            finally:
+                torch.set_num_threads(own)
+        first = 0 if group is None else dist.get_global_rank(group, 0)
+        dist.broadcast_object_list(found, first, group, device)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        partition: Partition = found[0]
+        return partition
+
+    shard = make_shard(graph, recipe, rank, device, agreed)
+    if store is not None:
+        store_shard(store, content, shard)
+    return shard, False
 
 
 def _differ(content: str, device: torch.device, group: dist.ProcessGroup | None) -> bool:

@@ -6,15 +6,13 @@ A file of the cache of prepared graphs is of one rank, and each process reads it
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
-import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.distributed.partition import Partition, partition_rows
 from gnnsparse.errors import bad_value
@@ -25,6 +23,7 @@ from gnnsparse.runtime.device import path
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.prepared import inverse
 
 
 @dataclass(frozen=True)
@@ -107,34 +106,19 @@ class Shard:
         return tuple(torch.searchsorted(self.halo, starts).diff().tolist())
 
 
-class _Rows(NamedTuple):
-    """The rows of a rank before other ranks are known."""
+def _touched(csr: Csr, partition: Partition) -> tuple[list[int], torch.Tensor]:
+    """Return how many nonzeros of each rank have columns of others, and marks of these columns.
 
-    csr: Csr
-    values: torch.Tensor | None
-    halo: torch.Tensor
-    outside: int
-    loops: int
-
-
-def _rows_of(csr: Csr, values: torch.Tensor | None, order: torch.Tensor, start: int, end: int) -> _Rows:
-    """Take a range of rows in a new order out of a matrix, and number their columns as `Shard` does."""
-    own, nonzeros = csr.select_rows(order[start:end])
-    rows, touched = end - start, torch.zeros(csr.rows, dtype=torch.bool, device=csr.device)
-    touched[own.indices.long()] = True
-    touched = touched[order]  # in the new numbering
-    touched[start:end] = False
-    halo = touched.nonzero().flatten()
-    # Nodes that no row touches get no number.
-    local_of, width = torch.empty(csr.rows, dtype=torch.int32, device=csr.device), rows + halo.numel()
-    local_of[order[start:end]] = torch.arange(rows, dtype=torch.int32, device=csr.device)
-    local_of[order[halo]] = torch.arange(rows, width, dtype=torch.int32, device=csr.device)
-    row, local = own.row_index().int(), local_of.index_select(0, own.indices)
-    loops, outside = int((local == row).count_nonzero()), int((local >= rows).count_nonzero())
-    made, place = coo_to_csr(row, local, rows, width)
-    if values is not None:
-        values = values.new_empty(made.nnz).index_copy_(0, place.long(), values[nonzeros])
-    return _Rows(made, values, halo, outside, loops)
+    The marks are bool [ranks, nodes], in the new numbering.
+    """
+    rank_of = partition.ranks_of(csr.device)
+    rank = rank_of.repeat_interleave(csr.degrees, output_size=csr.nnz)
+    outside = (rank != rank_of.index_select(0, csr.indices)).nonzero().flatten()
+    rank, columns = rank[outside].long(), inverse(partition.order.to(csr.device))[csr.indices[outside]]
+    touched = torch.zeros(partition.parts * partition.nodes, dtype=torch.bool, device=csr.device)
+    touched[rank * partition.nodes + columns] = True
+    counts = torch.bincount(rank, minlength=partition.parts).tolist()
+    return counts, touched.view(partition.parts, partition.nodes)
 
 
 def _transposed(weights: Weighted) -> Weighted | None:
@@ -164,60 +148,65 @@ class ShardRecipe:
     parts: int
     method: str
 
-    def make(self, graph: SparseGraph) -> list[Shard]:
-        """Make the shards of all ranks, which are on the CPU, on the device of the graph."""
-        weights = normalize(graph, self.normalization, self.self_loop_weight)
-        partition = partition_rows(weights.graph, self.parts, self.method)
-        shards, back = self._divided(weights, partition), _transposed(weights)
-        if back is None:
-            return shards
-        pairs = zip(shards, self._divided(back, partition), strict=True)
-        return [replace(shard, transposed=other) for shard, other in pairs]
+    def weights(self, graph: SparseGraph) -> Weighted:
+        """Compute the weights of the whole graph, on its device."""
+        return normalize(graph, self.normalization, self.self_loop_weight)
 
-    def _divided(self, weights: Weighted, partition: Partition) -> list[Shard]:
-        """Divide a square matrix without its transpose."""
-        graph, order = weights.graph, partition.order.to(weights.graph.device)
-        ranges = list(itertools.pairwise(partition.starts))
-        parts = [_rows_of(graph.csr, graph.values, order, *bounds) for bounds in ranges]
-        loops = self.self_loop_weight if self.normalization == "gcn" else None
+    def partition(self, weights: Weighted) -> Partition:
+        """Divide the nodes among the ranks."""
+        return partition_rows(weights.graph, self.parts, self.method)
+
+    def cut(self, weights: Weighted, partition: Partition, rank: int) -> Shard:
+        """Take a rank's shard, which is on the CPU, out of the whole matrix, on the device of this."""
+        shard, back = self._cut(weights, partition, rank), _transposed(weights)
+        return shard if back is None else replace(shard, transposed=self._cut(back, partition, rank))
+
+    def _cut(self, weights: Weighted, partition: Partition, rank: int) -> Shard:
+        """Take a rank's shard without its transpose."""
+        graph, csr, order = weights.graph, weights.graph.csr, partition.order.to(weights.graph.device)
+        outside, touched = _touched(csr, partition)
+        start, end = partition.starts[rank : rank + 2]
+        halo, nodes = touched[rank].nonzero().flatten(), order[start:end]
+        sent = [marks[start:end].nonzero().flatten() for marks in touched]
+        columns = torch.cat([nodes, order[halo]])
+        own, nonzeros = csr.select_rows(nodes)
+        # Nodes that no row touches get no number.
+        local_of = torch.empty(csr.rows, dtype=torch.int32, device=csr.device)
+        local_of[columns] = torch.arange(columns.numel(), dtype=torch.int32, device=csr.device)
+        local = local_of.index_select(0, own.indices)
+        made, place = coo_to_csr(own.row_index().int(), local, end - start, columns.numel())
+        values = graph.values
+        if values is not None:
+            values = values.new_empty(made.nnz).index_copy_(0, place.long(), values[nonzeros])
+        added = self.self_loop_weight if self.normalization == "gcn" else None
+        loops = added is not None or int((csr.row_index().int() == csr.indices).sum()) == csr.rows
+        before = F.pad(csr.degrees[order].cumsum(0), (1, 0)).cpu()
         facts = ShardFacts(
-            rank=0,
+            rank=rank,
             starts=partition.starts,
-            nnz=tuple(part.csr.nnz for part in parts),
-            outside=tuple(part.outside for part in parts),
-            halo=tuple(part.halo.numel() for part in parts),
+            nnz=tuple(before[list(partition.starts)].diff().tolist()),
+            outside=tuple(outside),
+            halo=tuple(touched.sum(1).tolist()),
             edges=graph.num_edges,
             method=partition.method,
             normalization=self.normalization,
-            added_loops=loops,
-            has_self_loops=sum(part.loops for part in parts) == partition.nodes,
-            merged=loops is None and graph.num_edges != graph.nnz,
+            added_loops=added,
+            has_self_loops=loops,
+            merged=added is None and graph.num_edges != graph.nnz,
         )
-        shards, host = [], torch.device("cpu")
-        for rank, (part, (start, end)) in enumerate(zip(parts, ranges, strict=True)):
-            nodes = order[start:end]
-            bounds = torch.tensor([start, end], dtype=torch.int64, device=order.device)
-            sent = []
-            for other in parts:
-                low, high = torch.searchsorted(other.halo, bounds).tolist()
-                sent.append(other.halo[low:high] - start)
-            columns = torch.cat([nodes, order[part.halo]])
-            row_scale = None if weights.row_scale is None else weights.row_scale[nodes].cpu()
-            col_scale = None if weights.col_scale is None else weights.col_scale[columns].cpu()
-            shards.append(
-                Shard(
-                    replace(facts, rank=rank),
-                    part.csr.to(host),
-                    None if part.values is None else part.values.cpu(),
-                    row_scale,
-                    col_scale,
-                    part.halo.cpu(),
-                    torch.cat(sent).cpu(),
-                    tuple(ids.numel() for ids in sent),
-                    nodes.cpu(),
-                )
-            )
-        return shards
+        row_scale = None if weights.row_scale is None else weights.row_scale[nodes].cpu()
+        col_scale = None if weights.col_scale is None else weights.col_scale[columns].cpu()
+        return Shard(
+            facts,
+            made.to(torch.device("cpu")),
+            None if values is None else values.cpu(),
+            row_scale,
+            col_scale,
+            halo.cpu(),
+            torch.cat(sent).cpu(),
+            tuple(ids.numel() for ids in sent),
+            nodes.cpu(),
+        )
 
 
 def _pack(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -304,57 +293,38 @@ def content_of(graph: SparseGraph, recipe: ShardRecipe) -> str:
 _GPU_BYTES = 80
 
 
-def _made(recipe: ShardRecipe, graph: SparseGraph, device: torch.device | None) -> list[Shard]:
-    """Make the shards of all ranks on a GPU with room for the graph, or on the CPU."""
-    if device is not None and device.type == "cuda" and path().free_memory(device) >= _GPU_BYTES * graph.nnz:
-        with contextlib.suppress(torch.OutOfMemoryError):
-            return recipe.make(graph.to(device))
-    return recipe.make(graph.to(torch.device("cpu")))
+def make_shard(
+    graph: SparseGraph, recipe: ShardRecipe, rank: int, device: torch.device,
+    agreed: Callable[[Callable[[], Partition]], Partition],
+) -> Shard:  # fmt: skip
+    """Cut a rank's shard on its GPU, if that has room for the graph, or else on the CPU.
 
-
-@contextlib.contextmanager
-def _threads_of(ranks: int) -> Iterator[None]:
-    """Compute with the threads of all ranks, which wait for this one."""
-    own = torch.get_num_threads()
-    torch.set_num_threads(max(own, min(own * ranks, os.cpu_count() or 1)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(own)
-
-
-def _store(cache: GraphCache, locked: str, key: str, shard: Shard) -> None:
-    """Write a shard under its key's lock, so that nobody takes the unfinished file for a leftover."""
-    with contextlib.nullcontext() if key == locked else cache.lock(key):
-        cache.store(key, *_pack(shard), synced=False)
-
-
-def load_shard(
-    graph: SparseGraph, recipe: ShardRecipe, rank: int, cache: GraphCache | None, content: str,
-    device: torch.device | None = None,
-) -> tuple[Shard, bool]:  # fmt: skip
-    """Read a rank's shard from the cache, or make the shards of all ranks and store them there.
-
-    Of the processes of a host that need shards of one graph, the one that gets a lock makes them, and the
-    others wait for it. Without a cache, each process makes them. `content` is what `content_of` returns. With
-    a GPU as the `device` shards are made there, if it has room, and those in the cache are mapped. Also
-    returns whether the shard was read.
+    `agreed` calls a function that divides the nodes, on one rank, and returns the result on each of them.
     """
-    if cache is None:
-        return _made(recipe, graph, device)[rank], False
+    places = [torch.device("cpu")]
+    if device.type == "cuda" and path().free_memory(device) >= _GPU_BYTES * graph.nnz:
+        places.insert(0, device)
+
+    def placed(make: Callable[[torch.device], Any]) -> Any:
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return make(places[0])
+        return make(places[-1])
+
+    weights = placed(lambda place: recipe.weights(graph.to(place)))
+    partition = agreed(lambda: placed(lambda place: recipe.partition(weights.to(place))))
+    shard: Shard = placed(lambda place: recipe.cut(weights.to(place), partition, rank))
+    return shard
+
+
+def read_shard(cache: GraphCache, content: str, rank: int, device: torch.device) -> Shard | None:
+    """Read a rank's shard, if there is one of what `content_of` returned; for a GPU it is mapped."""
     cache.check_folder()
-    keys = [fingerprint([], content, other) for other in range(recipe.parts)]
-    load = functools.partial(
-        cache.load, keys[rank], unpack_shard, device is not None and device.type == "cuda"
-    )
-    if (shard := load()) is not None:
-        return shard, True
-    with cache.lock(keys[0]) as locked:
-        if locked and (shard := load()) is not None:
-            return shard, True
-        with _threads_of(recipe.parts if locked else 1):
-            shards = _made(recipe, graph, device)
+    return cache.load(fingerprint([], content, rank), unpack_shard, device.type == "cuda")
+
+
+def store_shard(cache: GraphCache, content: str, shard: Shard) -> None:
+    """Write a shard for `read_shard`."""
+    key = fingerprint([], content, shard.facts.rank)
+    with cache.lock(key) as locked:  # so that nobody takes the unfinished file for a leftover
         if locked:
-            with ThreadPoolExecutor() as pool:  # the other ranks wait for their files
-                list(pool.map(functools.partial(_store, cache, keys[0]), keys, shards))
-    return shards[rank], False
+            cache.store(key, *_pack(shard), synced=False)

@@ -18,6 +18,11 @@ class Weighted:
     row_scale: torch.Tensor | None = None
     col_scale: torch.Tensor | None = None
 
+    def to(self, device: torch.device) -> Weighted:
+        """Return the same on a device."""
+        scales = (None if one is None else one.to(device) for one in (self.row_scale, self.col_scale))
+        return Weighted(self.graph.to(device), *scales)
+
 
 def _row_sums(graph: SparseGraph) -> torch.Tensor:
     """Sum each row's values, float64 [rows]: in float64 counts are exact, and rounding errors are small."""

@@ -21,7 +21,7 @@ def forked():
 
 @pytest.fixture(scope="session")
 def ranks():
-    """Processes with process groups of two and three ranks, which all tests of this folder share."""
-    found = Ranks([2, 3], "cpu")
+    """Processes with process groups of two to five ranks, which all tests of this folder share."""
+    found = Ranks([2, 3, 4, 5], "cpu")
     yield found
     found.close()

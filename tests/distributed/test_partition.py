@@ -18,13 +18,35 @@ from gnnsparse.distributed.cost import slices_of
 from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.distributed.operations import global_columns
 from gnnsparse.distributed.partition import _MAKERS, balanced_ranges, cut_sizes, moving
-from gnnsparse.distributed.shard import Shard, ShardRecipe, _pack, content_of, load_shard
+from gnnsparse.distributed.shard import (
+    Shard,
+    ShardRecipe,
+    _pack,
+    content_of,
+    read_shard,
+    store_shard,
+)
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
 from tests.helpers import dense_matrix, overwrite
 
 METHODS = [method for method in PARTITIONS if method != "auto"]
+
+
+def shards_of(graph: SparseGraph, recipe: ShardRecipe) -> list[Shard]:
+    """The shards of all ranks, made by one process."""
+    weights = recipe.weights(graph)
+    partition = recipe.partition(weights)
+    return [recipe.cut(weights, partition, rank) for rank in range(recipe.parts)]
+
+
+def assert_same(made: Shard, expected: Shard) -> None:
+    """Shards have the same counts and the same bits."""
+    (arrays, facts), (others, known) = _pack(made), _pack(expected)
+    assert facts == known
+    assert arrays.keys() == others.keys()
+    assert all(torch.equal(array, others[name]) for name, array in arrays.items())
 
 
 def dense_rows(shard: Shard, order: torch.Tensor) -> torch.Tensor:
@@ -52,13 +74,15 @@ def test_shards_are_the_rows_of_the_matrix_and_send_lists_are_what_others_need(
     graph = random_graph(
         nodes, nodes, density, seed=seed, weighted=weighted and kind is None, hubs=1, empty_rows=0.3
     )
-    shards = ShardRecipe(kind, 1.0, parts, method).make(graph)
+    shards = shards_of(graph, ShardRecipe(kind, 1.0, parts, method))
     order = torch.cat([shard.nodes for shard in shards])
     assert torch.equal(order.sort().values, torch.arange(nodes))
     matrix = dense_matrix(graph, kind).float()
     for shard in shards:
         torch.testing.assert_close(dense_rows(shard, order), matrix[shard.nodes])
         assert torch.equal(shard.halo, shard.halo.unique())
+        place = shard.csr.row_index() * max(shard.csr.cols, 1) + shard.csr.indices
+        assert torch.equal(place, place.unique())  # ascending in each row
     for rank, shard in enumerate(shards):
         sent = shard.send_rows.split(list(shard.send_counts))
         for other, rows in enumerate(sent):
@@ -157,11 +181,8 @@ def test_shards_made_on_a_gpu_have_the_bits_of_those_of_the_host(kind: str | Non
         weighted = kind is None and seed != 1
         graph = random_graph(nodes, nodes, 0.05, seed=seed, weighted=weighted, hubs=1, empty_rows=0.3)
         recipe = ShardRecipe(kind, 1.0, 3, method)
-        for made, expected in zip(recipe.make(graph.to("cuda")), recipe.make(graph), strict=True):
-            (arrays, facts), (others, known) = _pack(made), _pack(expected)
-            assert facts == known
-            assert arrays.keys() == others.keys()
-            assert all(torch.equal(array, others[name]) for name, array in arrays.items())
+        for made, expected in zip(shards_of(graph.to("cuda"), recipe), shards_of(graph, recipe), strict=True):
+            assert_same(made, expected)
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -178,33 +199,24 @@ def test_symmetric_matrices_have_no_shards_of_their_transpose() -> None:
     both = torch.stack([edges.row_index(), edges.indices.long()])
     graph = SparseGraph.from_edge_index(torch.cat([both, both.flip(0)], 1), 30)
     for kind, symmetric in (("gcn", True), (None, True), ("mean", False)):
-        for shard in ShardRecipe(kind, 1.0, 2, "community").make(graph):
+        for shard in shards_of(graph, ShardRecipe(kind, 1.0, 2, "community")):
             assert (shard.transposed is None) == symmetric
 
 
 def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Path) -> None:
     graph, recipe = random_graph(30, 30, 0.2, seed=3), ShardRecipe("gcn", 1.0, 3, "contiguous")
-    cache, content = GraphCache(tmp_path), content_of(graph, recipe)
-    made, hit = load_shard(graph, recipe, 1, cache, content)
-    assert not hit
-    for rank in range(3):  # the process that made one has stored all
-        kept, hit = load_shard(graph, recipe, rank, cache, content)
-        assert hit
+    cache, content, host = GraphCache(tmp_path), content_of(graph, recipe), torch.device("cpu")
+    assert read_shard(cache, content, 1, host) is None
+    for rank, made in enumerate(shards_of(graph, recipe)):
+        store_shard(cache, content, made)
+        kept = read_shard(cache, content, rank, host)
+        assert kept is not None
         assert kept.facts.rank == rank
-    kept, _ = load_shard(graph, recipe, 1, cache, content)
-    assert kept.facts == made.facts
-    assert kept.send_counts == made.send_counts
-    assert made.transposed is not None
-    assert kept.transposed is not None
-    for one, other in ((made, kept), (made.transposed, kept.transposed)):
-        assert one.facts == other.facts
-        assert one.send_counts == other.send_counts
-        assert torch.equal(one.csr.indices, other.csr.indices)
-        for name in ("halo", "send_rows", "nodes", "row_scale", "col_scale", "values"):
-            mine, read = getattr(one, name), getattr(other, name)
-            assert (mine is None and read is None) or torch.equal(mine, read)
+        assert kept.transposed is not None
+        assert_same(kept, made)
     assert all(cache.problem_of(entry, check_cached) is None for entry in cache.entries())
-    mapped, _ = load_shard(graph, recipe, 1, cache, content, torch.device("cuda"))
+    mapped = read_shard(cache, content, 2, torch.device("cuda"))
+    assert mapped is not None
     before = {file: file.read_bytes() for file in tmp_path.glob("*.safetensors")}
     assert torch.equal(mapped.csr.indices, kept.csr.indices)
     mapped.csr.indices.zero_()
@@ -215,8 +227,8 @@ def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Pat
     overwrite(file, damaged)
     assert sum(cache.problem_of(entry, check_cached) is not None for entry in cache.entries()) == 1
     with pytest.warns(CacheWarning, match="damaged"):
-        again = [load_shard(graph, recipe, rank, GraphCache(tmp_path), content)[1] for rank in range(3)]
-    assert not all(again)
+        again = [read_shard(GraphCache(tmp_path), content, rank, host) for rank in range(3)]
+    assert again.count(None) == 1
 
 
 def facts_with(rows: int, nnz: int, outside: int, halo: int, ranks: int = 2) -> ShardFacts:

@@ -71,8 +71,8 @@ def test_counts_are_those_of_the_shards() -> None:
     graph = random_graph(60, 60, 0.1, seed=2, weighted=False)
     for parts in (1, 3, 64):
         partition = partition_rows(graph, parts, "community")
-        facts, shard = counted_facts(graph.csr, partition), ShardRecipe(None, 1.0, parts, "community")
-        made = shard.make(graph)[0].facts
+        facts, recipe = counted_facts(graph.csr, partition), ShardRecipe(None, 1.0, parts, "community")
+        made = recipe.cut(recipe.weights(graph), partition, 0).facts
         assert (facts.starts, facts.nnz, facts.outside, facts.halo) == (
             made.starts, made.nnz, made.outside, made.halo,
         )  # fmt: skip

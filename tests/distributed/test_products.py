@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +26,11 @@ from gnnsparse.distributed import (
     share_batch_norm,
     sum_over_ranks,
 )
+from gnnsparse.distributed.api import _shard_of
 from gnnsparse.distributed.exchange import total_of
+from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.distributed.partition import Partition
+from gnnsparse.distributed.shard import ShardRecipe, content_of, read_shard, store_shard
 from gnnsparse.distributed.training import RowGather, sum_gradients
 from gnnsparse.ops.quantization import exact_rounded
 from gnnsparse.runtime.cache import GraphCache
@@ -33,6 +38,7 @@ from gnnsparse.testing import assert_all_accurate, random_graph
 from gnnsparse.train.tasks.node import _trial_of
 from models import MODELS
 from tests.distributed.ranks import Ranks
+from tests.distributed.test_partition import assert_same
 
 #: Ways that divide rows; "features" is one of its own.
 ROWS = ("halo", "gather")
@@ -336,17 +342,52 @@ def cached(group: dist.ProcessGroup, folder: str) -> bool:
     return distribute(graph_of(40, 5), group, way="halo", cache=folder).cache_hit
 
 
-def other_division(group: dist.ProcessGroup, folder: str) -> None:
-    """Rank 1 does not find its shard, and divides the graph in another way than it was divided before."""
+def cuts(group: dist.ProcessGroup, folder: str) -> None:
+    """Each rank cuts the shard that one process would cut, with a cache and without; rank 0 divides."""
+    rank, parts, host = dist.get_rank(group), dist.get_world_size(group), torch.device("cpu")
+    for seed, (kind, method) in enumerate(itertools.product((None, "gcn", "mean"), PARTITIONS)):
+        nodes = (40, 3, 150)[seed % 3]
+        graph = random_graph(nodes, nodes, 0.1, seed=seed, weighted=kind is None, hubs=1, empty_rows=0.3)
+        recipe = ShardRecipe(kind, 1.0, parts, method)
+        weights, content = recipe.weights(graph), content_of(graph, recipe)
+        expected = recipe.cut(weights, recipe.partition(weights), rank)
+        with pytest.MonkeyPatch.context() as patch:
+            if rank > 0:
+                patch.delattr("gnnsparse.distributed.shard.partition_rows")
+            for store, known in ((None, False), (GraphCache(folder), False), (GraphCache(folder), True)):
+                made, hit = _shard_of(graph, recipe, content, store, host, group)
+                assert hit == known
+                assert_same(made, expected)
+
+
+def other_divisions(group: dist.ProcessGroup, folder: str) -> list[bool]:
+    """Shards are made anew by all ranks if one has none, or one of another division, and not again."""
+    rank, found = dist.get_rank(group), []
     with pytest.MonkeyPatch.context() as patch:
-        if dist.get_rank(group) == 1:
+        if rank == 1:
             patch.setattr(GraphCache, "load", lambda *_: None)
-            even = lambda graph, parts, method: Partition.even(graph.num_rows, parts)  # noqa: E731
-            patch.setattr("gnnsparse.distributed.shard.partition_rows", even)
-        with pytest.raises(
-            ValueError, match=r"^cache: has shards of several divisions; accepted: another folder"
-        ):
-            cached(group, folder)
+        found.append(cached(group, folder))
+    graph = graph_of(40, 5)
+    recipe = ShardRecipe(None, 1.0, dist.get_world_size(group), "auto")
+    content, host = content_of(graph, recipe), torch.device("cpu")
+    other = recipe.cut(recipe.weights(graph), Partition.even(40, recipe.parts), 1)
+    if rank == 1:
+        store_shard(GraphCache(folder), content, other)
+    dist.barrier(group)
+    found.append(cached(group, folder))
+    kept = read_shard(GraphCache(folder), content, rank, host)
+    assert kept is not None
+    assert kept.facts.starts != other.facts.starts
+    return [*found, cached(group, folder)]
+
+
+def no_division(group: dist.ProcessGroup) -> None:
+    """What rank 0 fails with when it divides the nodes is every rank's error."""
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank(group) == 0:
+            patch.setitem(sys.modules, "pymetis", None)
+        with pytest.raises(ImportError, match=r"^parts='metis' needs the package pymetis"):
+            distribute(graph_of(40, 5), group, way="halo", parts="metis", cache=False)
 
 
 def sums(group: dist.ProcessGroup, count: int) -> torch.Tensor:
@@ -481,10 +522,16 @@ def test_rows_of_all_ranks_come_together_in_the_order_of_the_graph(ranks: Ranks)
 
 
 def test_ranks_prepare_a_graph_once(ranks: Ranks, tmp_path: Path) -> None:
-    assert sum(ranks.run(3, cached, str(tmp_path))) >= 2  # the one that made the shards, or none
+    assert ranks.run(3, cached, str(tmp_path)) == [False] * 3
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
     assert ranks.run(3, cached, str(tmp_path)) == [True] * 3
-    ranks.run(3, other_division, str(tmp_path))
+    assert ranks.run(3, other_divisions, str(tmp_path)) == [[False, False, True]] * 3
+    ranks.run(3, no_division)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_each_rank_cuts_its_own_shard(ranks: Ranks, size: int, tmp_path: Path) -> None:
+    ranks.run(size, cuts, str(tmp_path))
 
 
 @pytest.mark.parametrize("count", [0, 5, 5000])
