@@ -56,6 +56,7 @@ class TypedModel(GraphModel):
         types: Mapping[str, Any] | None,
     ) -> None:
         super().__init__(hidden_channels, dropout, residual=False)
+        self.ignores_padding = norm != "batch"  # padding lies behind the nodes of each type
         alone = {"features": {"node": in_channels}, "relations": [("node", "to", "node")], "target": "node"}
         of: Mapping[str, Any] = alone if types is None else types
         features, nodes = dict(of["features"]), dict(of.get("nodes", {}))

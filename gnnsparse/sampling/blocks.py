@@ -30,9 +30,9 @@ from gnnsparse.sparse.prepared import Prepared, assemble, inverse
 
 #: Edges of a layer for which there may be room at once. Of more the number is waited for, which takes less
 #: time than the memory would be worth.
-_MOST_EDGES = 2**24
+MOST_EDGES = 2**24
 #: Numbers that the kernels find out about a layer, SampleSizes in the native header.
-_EDGES, _SOURCES, _DISTINCT, _LONGEST = range(4)
+EDGES, SOURCES, _DISTINCT, _LONGEST = range(4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ def draw_in_turn(
 def fits_at_once(graph: Neighbourhood, rows: int, draws: Sequence[LayerDraw]) -> bool:
     """Return whether there may be room for the most that can be drawn of so many seeds."""
     for layer in draws:
-        if layer.row_edges is None or rows * layer.row_edges > _MOST_EDGES:
+        if layer.row_edges is None or rows * layer.row_edges > MOST_EDGES:
             return False
         rows = min(rows + rows * layer.row_edges, graph.csr.cols)
     return True
@@ -97,9 +97,9 @@ def draw_at_once(
     used: torch.Tensor | None = None  # int32 [1], how many of the targets there are; None: all
     with numbering.using_places() as place:
         for number, layer in enumerate(draws):
-            made = _draw_layer(graph, place, targets, layer, used, counts[number])
+            made = draw_layer(graph, place, targets, layer, used, counts[number])
             layers.append(made)
-            targets, used = made.sources, counts[number, _SOURCES : _SOURCES + 1]
+            targets, used = made.sources, counts[number, SOURCES : SOURCES + 1]
         found = path().read(counts.view(-1))
     if found[-4]:
         check_range("seeds", seeds, nodes, "the number of nodes")
@@ -108,17 +108,17 @@ def draw_at_once(
     used_layers, rows = [], seeds.numel()
     for number, made in enumerate(layers):
         sizes, drawn = found[4 * number : 4 * number + 4], made.drawn
-        count = sizes[_EDGES]
+        count = sizes[EDGES]
         copies = None if drawn.copies is None else drawn.copies[:count]
         drawn = Drawn(drawn.indptr[: rows + 1], drawn.nodes[:count], drawn.edges[:count], copies)
         most = draws[number].row_edges or 0, sizes[_LONGEST]
-        sources, numbers = made.sources[: sizes[_SOURCES]], made.numbers[:count]
+        sources, numbers = made.sources[: sizes[SOURCES]], made.numbers[:count]
         used_layers.append(Layer(made.targets[:rows], drawn, sources, numbers, most))
-        rows = sizes[_SOURCES]
+        rows = sizes[SOURCES]
     return used_layers
 
 
-def _draw_layer(
+def draw_layer(
     graph: Neighbourhood,
     place: torch.Tensor,
     targets: torch.Tensor,
@@ -126,15 +126,17 @@ def _draw_layer(
     used: torch.Tensor | None,
     counts: torch.Tensor,
     step: torch.Tensor | None = None,
+    known: tuple[torch.Tensor, torch.Tensor | None] | None = None,
 ) -> Layer:
     """Draw a layer on a GPU into arrays that have room for the most, and its sizes into `counts`, int32 [4].
 
-    What is behind the sizes has any numbers.
+    Sources are numbered behind those `known`, and how many of these there are; None: the targets, if they are
+    nodes of the same kind. What is behind the sizes has any numbers.
     """
     device = targets.device
     drawn = draw_edges(graph, Nodes(targets), layer, used, step=step, waits=False)
     numbers = torch.empty_like(drawn.nodes)
-    own, own_used = (targets, used) if graph.is_square else (targets[:0], None)
+    own, own_used = known or ((targets, used) if graph.is_square else (targets[:0], None))
     rank = torch.empty(own.numel() + numbers.numel(), dtype=torch.int32, device=device)
     launch(device, "cuda_mark_first", own, drawn.nodes, place, rank, own_used, drawn.indptr)
     rank.cumsum_(0)
@@ -175,28 +177,28 @@ def draw_padded(
     """
     device = seeds.device
     counts = torch.zeros(len(draws), 4, dtype=torch.int32, device=device)
-    targets = _resized(seeds, sizes[0][0])
+    targets = resized(seeds, sizes[0][0])
     used = torch.full((1,), seeds.numel(), dtype=torch.int32, device=device)
     found = []
     for layer, (_, cols, nnz), own in zip(draws, sizes, counts, strict=True):
-        made = _draw_layer(graph, place, targets, layer, used, own, step)
+        made = draw_layer(graph, place, targets, layer, used, own, step)
         drawn, places = made.drawn, torch.arange(max(cols, nnz), dtype=torch.int64, device=device)
         # All that is behind gets numbers in range.
         indptr, behind = drawn.indptr.clamp(max=nnz), places[:nnz] >= drawn.indptr[-1:]
         indptr[-1:].fill_(nnz)
         nodes, edges, numbers = (
-            _resized(x, nnz).masked_fill(behind, value)
+            resized(x, nnz).masked_fill(behind, value)
             for x, value in ((drawn.nodes, 0), (drawn.edges, 0), (made.numbers, cols - 1))
         )
-        copies = None if drawn.copies is None else _resized(drawn.copies, nnz).masked_fill(behind, 1.0)
+        copies = None if drawn.copies is None else resized(drawn.copies, nnz).masked_fill(behind, 1.0)
         drawn, numbers = Drawn(indptr, nodes, edges, copies), numbers.clamp_(max=cols - 1)
-        sources = _resized(made.sources, cols).masked_fill(places[:cols] >= own[_SOURCES], 0)
+        sources = resized(made.sources, cols).masked_fill(places[:cols] >= own[SOURCES], 0)
         found.append(arrange(graph, Layer(targets, drawn, sources, numbers), keep_edge_ids=False))
-        targets, used = sources, own[_SOURCES : _SOURCES + 1].clamp(max=cols)
-    return found[::-1], counts[:, : _SOURCES + 1]
+        targets, used = sources, own[SOURCES : SOURCES + 1].clamp(max=cols)
+    return found[::-1], counts[:, : SOURCES + 1]
 
 
-def _resized(x: torch.Tensor, size: int) -> torch.Tensor:
+def resized(x: torch.Tensor, size: int) -> torch.Tensor:
     """Return the first elements of a vector, with zeros behind if it has fewer."""
     return x[:size] if x.numel() >= size else torch.nn.functional.pad(x, (0, size - x.numel()))
 

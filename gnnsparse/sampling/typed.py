@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +12,15 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, device_of
-from gnnsparse.formats.csr import check_range
+from gnnsparse.formats.csr import Csr, check_range
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import runs_outside
-from gnnsparse.runtime.memo import Streams
+from gnnsparse.runtime.memo import Streams, cached_property
+from gnnsparse.sampling.blocks import EDGES, MOST_EDGES, SOURCES, Layer, draw_layer, resized
 from gnnsparse.sampling.draws import (
     Clock,
+    LayerDraw,
     Neighbourhood,
     Nodes,
     Numbering,
@@ -37,7 +40,7 @@ from gnnsparse.sampling.sampler import (
 )
 from gnnsparse.sparse.graph import SparseGraph, index_tensor
 from gnnsparse.sparse.typed import Relation as Triple
-from gnnsparse.sparse.typed import TypedGraph, read_typed
+from gnnsparse.sparse.typed import TypedGraph, read_typed, starts_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,133 @@ class TypedLinkSample:
     sample: TypedSubgraph
     positive: torch.Tensor
     negative: torch.Tensor
+
+
+@dataclass(frozen=True)
+class TypedRoom:
+    """The room of arrays for a sample of so many seeds of one type.
+
+    Attributes:
+        nodes: for each type how many nodes there is room for, more than a sample has: the last are padding.
+        reached: for each type how many nodes each hop may draw for, the seeds in the first one.
+        edges: for each relation how many edges each hop may draw.
+        columns: for each relation the column of the matrix that its first source has, and how many columns
+            there are from one source to the next. The last column is that of a node that is padding.
+        mean: whether edges have weights, 1 / (edges of the relation at their target).
+    """
+
+    nodes: dict[str, int]
+    reached: dict[str, list[int]]
+    edges: dict[Triple, list[int]]
+    columns: dict[Triple, tuple[int, int]]
+    mean: bool
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """The rows, columns and nonzeros of the matrix."""
+        cols = sum(self.nodes[key[0]] for key in self.columns)
+        return sum(self.nodes.values()), cols, sum(map(sum, self.edges.values()))
+
+
+class PaddedTypedDraw:
+    """Draws what `TypedNeighborSampler.sample` draws on a GPU, into arrays of fixed sizes.
+
+    The host waits for nothing and gives no numbers, so that a CUDA graph can hold a call. Rows of the matrix
+    are the nodes of all types, those of each by the order of the sample, with padding behind them. A relation
+    that is repeated or an edge that is drawn twice has as many nonzeros.
+
+    Args:
+        sampler: the sampler, which has no `padding_obstacle` for so many seeds.
+        kind: the type of the seeds.
+        room: the room.
+    """
+
+    def __init__(self, sampler: TypedNeighborSampler, kind: str, room: TypedRoom) -> None:
+        self._sampler, self._kind, self.room, device = sampler, kind, room, sampler.device
+        self._marks = {of: Numbering(count, device).place for of, count in sampler.num_nodes.items()}
+        self._starts = starts_of(room.nodes)
+        rows, cols, nnz = room.size
+        self._last = torch.tensor([rows - 1, cols - 1], dtype=torch.int64, device=device)
+        self._places = torch.arange(max(rows, nnz) + 1, dtype=torch.int64, device=device)
+        limits: list[int] = []
+        for hop, draws in enumerate(sampler.draws):
+            limits += [room.reached[of][hop] for of in self._targets(draws)]
+            for key, _ in draws:
+                if room.edges[key][hop]:
+                    limits += [room.edges[key][hop], room.nodes[key[0]] - 1]
+        self._limits = torch.tensor(limits, dtype=torch.int32, device=device)
+
+    @staticmethod
+    def _targets(draws: Sequence[tuple[Triple, LayerDraw]]) -> dict[str, None]:
+        return dict.fromkeys(key[2] for key, _ in draws)
+
+    def __call__(self, seeds: torch.Tensor, step: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Draw for different seeds in range, int32 [seeds], with the number `step`, int64 [1].
+
+        The result is the nodes of all types, int32; of the matrix and of its transpose the offsets, int64,
+        and the columns, int32; for each nonzero of the transpose its index in the matrix; with `mean` the
+        weights, float32. And whether there was room, a bool []; if not, arrays hold anything. Nonzeros behind
+        those of the sample belong to no row.
+        """
+        sampler, room = self._sampler, self.room
+        sampler._streams.current()
+        nodes = {of: resized(seeds[: (of == self._kind) * len(seeds)], n) for of, n in room.nodes.items()}
+        ends = {of: torch.zeros(1, dtype=torch.int32, device=seeds.device) for of in nodes}
+        begins, ends[self._kind] = dict(ends), ends[self._kind] + len(seeds)
+        counts: list[torch.Tensor] = []
+        edges: list[tuple[torch.Tensor, ...]] = []
+        for hop, draws in enumerate(sampler.draws):
+            until = dict(ends)
+            targets = {}
+            for of in self._targets(draws):
+                most = room.reached[of][hop]
+                counts.append(until[of] - begins[of])
+                at = self._places[:most] + begins[of]
+                own = nodes[of].index_select(0, at.clamp_(max=room.nodes[of] - 1))
+                targets[of] = own, counts[-1].clamp(max=most)
+            for key, layer in draws:
+                source, _, target = key
+                if not room.edges[key][hop]:
+                    continue
+                sizes = torch.zeros(4, dtype=torch.int32, device=seeds.device)
+                own, used = targets[target]
+                made = draw_layer(
+                    sampler._graphs[key], self._marks[source], own, layer, used, sizes, step,
+                    (nodes[source], ends[source]),
+                )  # fmt: skip
+                counts += [sizes[EDGES : EDGES + 1], sizes[SOURCES : SOURCES + 1]]
+                nodes[source] = resized(made.sources, room.nodes[source])
+                ends[source] = counts[-1].clamp(max=room.nodes[source])
+                edges.append(self._edges(key, room.edges[key][hop], made, begins[target]))
+            begins = until
+        found = [nodes[of].masked_fill(self._places[:n] >= ends[of], 0) for of, n in room.nodes.items()]
+        fits = (torch.cat(counts) <= self._limits).all()
+        return [torch.cat(found), *self._matrix(*map(torch.cat, zip(*edges, strict=True)))], fits
+
+    def _edges(self, key: Triple, room: int, made: Layer, begin: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return rows and columns of edges, int64 [room], and with `mean` the weights, float32 [room]."""
+        (first, stride), indptr = self.room.columns[key], made.drawn.indptr
+        places = self._places[:room]
+        row = torch.searchsorted(indptr[1:], places, right=True)
+        col = resized(made.numbers, room) * stride + first
+        both = torch.stack([row + begin + self._starts[key[2]], col.long()])
+        found = torch.where(places < indptr[-1:], both, self._last[:, None]).unbind()
+        if not self.room.mean:
+            return found
+        weights = 1 / indptr.diff().clamp_(min=1).float()
+        return *found, weights.index_select(0, row.clamp_(max=len(weights) - 1))
+
+    def _matrix(self, rows: torch.Tensor, cols: torch.Tensor, *weights: torch.Tensor) -> list[torch.Tensor]:
+        """Return the arrays of the matrix, sorted by rows, and of its transpose."""
+        size, nnz = self.room.size, len(rows)
+        # A matrix with a row for each edge, whose columns are the rows: its transpose is sorted by them.
+        by_row, order = Csr(self._places[: nnz + 1], rows.int(), size[0]).transpose()
+        csr = Csr(by_row.indptr, cols.int()[order.long()], size[1])
+        transposed, index = csr.transpose()
+        for side in (csr, transposed):
+            side.indptr[-1:].copy_(side.indptr[-2:-1])  # the last row and the last column are padding
+        structure = [array for side in (csr, transposed) for array in (side.indptr, side.indices)]
+        return [*structure, index, *(of[order.long()] for of in weights)]
 
 
 class TypedNeighborSampler:
@@ -198,6 +328,51 @@ class TypedNeighborSampler:
             path().finish(self.device)  # another stream may draw next
             arrays = self._graphs, self._links, self._numberings, self.node_time
             weakref.finalize(self, self._streams.keep_until_done, arrays).atexit = False
+
+    @cached_property
+    def draws(self) -> list[list[tuple[Triple, LayerDraw]]]:
+        """For each hop the relations that draw edges, and how they do in step 0."""
+        return [
+            [
+                (key, self._drawing.layer(fanouts[hop], 0, hop, number))
+                for number, (key, fanouts) in enumerate(self._fanouts.items())
+                if fanouts[hop] and self._graphs[key].csr.nnz
+            ]
+            for hop in range(len(next(iter(self._fanouts.values()))))
+        ]
+
+    def padding_obstacle(self, kind: str, seeds: int) -> str | None:
+        """Return why PaddedTypedDraw can't draw for so many seeds of a type; None: it can."""
+        if not path().takes(self.device):
+            return f"samples are drawn on {self.device}"
+        if self.disjoint:
+            return "each seed has a tree of its own, as in samples by time, which differ in their sizes"
+        if all(key[2] != kind for key, _ in self.draws[0]):
+            return f"no edge ends at nodes of type {kind!r}"
+        rows = seeds
+        for hop in self.draws:
+            if self._drawing.replace or any(layer.row_edges is None for _, layer in hop):
+                return "a row may have any number of edges (fan-outs of -1, LABOR, draws with replacement)"
+            edges = rows * sum(layer.fanout for _, layer in hop)  # as if each node had all relations
+            if edges > MOST_EDGES:
+                return f"there may be more than {MOST_EDGES} edges"
+            rows = min(rows + edges, sum(self.num_nodes.values()))
+        return None
+
+    @property
+    def most_edges(self) -> tuple[int, int]:
+        """Numbers of nonzeros that no row and no column of PaddedTypedDraw's matrix exceeds.
+
+        On a GPU the host waits for them.
+        """
+        rows = [Counter[str]() for _ in self.draws]
+        for row, hop in zip(rows, self.draws, strict=True):
+            for key, layer in hop:
+                row[key[2]] += layer.fanout
+        columns = [
+            int(torch.bincount(graph.csr.indices).max()) for graph in self._graphs.values() if graph.csr.nnz
+        ]
+        return max(max(row.values(), default=0) for row in rows), max(columns, default=0)
 
     @runs_outside
     def sample(

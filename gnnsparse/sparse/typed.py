@@ -141,12 +141,12 @@ class TypedGraph:
     @property
     def offsets(self) -> dict[str, int]:
         """The global number of the first node of each type."""
-        return _starts(self.num_nodes)
+        return starts_of(self.num_nodes)
 
     @property
     def blocks(self) -> dict[Relation, int]:
         """The first column of each relation's block."""
-        return _starts({relation: self.num_nodes[relation[0]] for relation in self.edges})
+        return starts_of({relation: self.num_nodes[relation[0]] for relation in self.edges})
 
     @property
     def block_size(self) -> tuple[int, int]:
@@ -158,7 +158,7 @@ class TypedGraph:
 
         `by_relation`: rows are blocks too, one of the targets of each relation.
         """
-        rows = _starts({relation: self.num_nodes[relation[2]] for relation in self.edges})
+        rows = starts_of({relation: self.num_nodes[relation[2]] for relation in self.edges})
         return self._shifted(self.blocks, rows if by_relation else self._of_targets)
 
     @property
@@ -229,7 +229,46 @@ class TypedGraph:
         return f"TypedGraph(nodes {nodes}; edges {edges}; {'not ' if self.operand is None else ''}prepared)"
 
 
-def _starts(counts: dict[Any, int]) -> dict[Any, int]:
+@dataclass(frozen=True, eq=False)
+class StaticTypedGraph(TypedGraph):
+    """A typed graph of fixed sizes for which layers take `made`, whose arrays are overwritten in each step.
+
+    Its relations have no edges of their own (None), so that what would read them fails.
+    """
+
+    made: Any = None
+
+    @classmethod
+    def of(cls, num_nodes: dict[str, int], relations: Sequence[Relation], made: Any) -> StaticTypedGraph:
+        """Make the graph of which layers take `made`, an object with an `operand`."""
+        none: Any = dict.fromkeys(relations)
+        graph = cls.of_checked(num_nodes, none)
+        object.__setattr__(graph, "made", made)
+        assert isinstance(graph, StaticTypedGraph)
+        return graph
+
+    @property
+    def num_edges(self) -> int:
+        """The number of edges that there is room for."""
+        return int(self.made.operand.nnz)
+
+    def adjacency(self, recipe: Any, by_relation: bool = False) -> Any:
+        """Return `made`, if a layer's recipe would make it."""
+        if by_relation or recipe.precision != self.made.operand.precision:
+            problem = "rows by relation" if by_relation else f"operand in {recipe.precision.value}"
+            precision = self.made.operand.precision.value
+            bad_value("graph", f"a captured step has no {problem}; accepted: rows of targets in {precision}")
+        return self.made
+
+    def of_relations(self, recipe: Any) -> Any:
+        """Return `made`, if a layer's recipe would make it."""
+        if not recipe.mean:
+            bad_value("graph", "a captured step has the means of relations; accepted: aggr='mean'")
+        return self.adjacency(recipe)
+
+
+def starts_of(counts: dict[Any, int]) -> dict[Any, int]:
+    """Return where each part begins, if parts of so many follow one another."""
     starts, start = {}, 0
     for name, count in counts.items():
         starts[name], start = start, start + count

@@ -62,11 +62,12 @@ class BlockBound:
         return csr.rows < self.rows and csr.cols < self.cols and csr.nnz <= self.nnz
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
+    """Return the next multiple of _MULTIPLE."""
     return -(-size // _MULTIPLE) * _MULTIPLE
 
 
-def _bound(sizes: Sequence[int], most: int) -> int:
+def size_for(sizes: Sequence[int], most: int) -> int:
     """Return a size that samples hardly ever exceed, after the sizes of some; at most `most`."""
     mean = sum(sizes) / len(sizes)
     deviation = math.sqrt(sum((size - mean) ** 2 for size in sizes) / max(len(sizes) - 1, 1))
@@ -80,12 +81,12 @@ def bounds_of(
     # Rows grow from the last block to the first, so that their number tells the block of an array.
     # `most_edges` are numbers of nonzeros that no row and no column of each block exceeds.
     found: list[BlockBound] = []
-    rows = _rounded(samples[0][-1].csr.rows + 1)
+    rows = rounded(samples[0][-1].csr.rows + 1)
     for at in reversed(range(len(samples[0]))):
         blocks = [sample[at].csr for sample in samples]
-        cols = _rounded(max(_bound([csr.cols for csr in blocks], nodes), rows) + 1)
-        edges = _bound([csr.nnz for csr in blocks], rows * most_edges[at][0])
-        found.append(BlockBound(rows, cols, _rounded(max(edges, 1))))
+        cols = rounded(max(size_for([csr.cols for csr in blocks], nodes), rows) + 1)
+        edges = size_for([csr.nnz for csr in blocks], rows * most_edges[at][0])
+        found.append(BlockBound(rows, cols, rounded(max(edges, 1))))
         rows = cols
     return found[::-1]
 
@@ -94,7 +95,7 @@ class _Arrays:
     """Arrays of one dtype, one behind another in `flat`, each with room for some elements (`whole`)."""
 
     def __init__(self, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-        self._rooms = [_rounded(size) for size in sizes]  # kernels need each to be aligned
+        self._rooms = [rounded(size) for size in sizes]  # kernels need each to be aligned
         self.flat = torch.zeros(sum(self._rooms), dtype=dtype, device=device)
         self.whole = [part[:size] for part, size in zip(self.flat.split(self._rooms), sizes, strict=True)]
 
@@ -145,7 +146,30 @@ class BlockBuffers:
             self.weights.copy([block.row_scale for block in blocks if block.row_scale is not None])
 
 
-class StaticBlocks:
+class StaticArrays:
+    """Static buffers `flat` of a sample, which the arrays that were drawn are copied to."""
+
+    def __init__(self, flat: Sequence[torch.Tensor]) -> None:
+        self.flat, self._device = list(flat), flat[0].device
+        self._loaded: deque[torch.cuda.Event] = deque()
+
+    def load_padded(self, flat: Sequence[torch.Tensor]) -> None:
+        """Copy what PaddedDraws has drawn, on the current stream."""
+        self._wait()
+        for own, given in zip(self.flat, flat, strict=True):
+            own.copy_(given)
+
+    def _wait(self) -> None:
+        """Let the host be a few samples ahead of the GPU at most: each takes memory until it was copied."""
+        if self._device.type != "cuda":
+            return
+        if len(self._loaded) == _AHEAD:
+            self._loaded.popleft().synchronize()
+        # Before the copies of this sample: they come after the step on the sample before.
+        self._loaded.append(torch.cuda.current_stream(self._device).record_event())
+
+
+class StaticBlocks(StaticArrays):
     """Static buffers for the operands of a sample's blocks, and for the nodes of the first one's columns.
 
     Rows behind those of a sample have no edges, and nonzeros behind its own belong to no row. `load` copies
@@ -158,14 +182,13 @@ class StaticBlocks:
 
     def __init__(self, sampler: NeighborSampler, bounds: Sequence[BlockBound], weighted: BlockArrays) -> None:
         device = sampler.device
-        self._bounds, self._device = list(bounds), device
-        self._buffers = BlockBuffers(bounds, weighted, device)
+        self._bounds, self._buffers = list(bounds), BlockBuffers(bounds, weighted, device)
+        super().__init__(self._buffers.flat)
         self.nodes = self._buffers.maps.whole[-1]
         self._of_offset, self._offset_places = self._buffers.offsets.numbers()
         self._of_map, self._map_places = self._buffers.maps.numbers()
         # Behind a map comes a map of each place to itself, and behind the nodes node 0.
         self._behind = self._map_places.clone().masked_fill_(self._of_map == len(bounds), 0)
-        self._loaded: deque[torch.cuda.Event] = deque()
         made = zip(bounds, sampler.most_edges, strict=True)
         self._prepared = [self._prepare(at, sampler, *both) for at, both in enumerate(made)]
         self.adjs = [SparseOperand(prepared) for prepared in self._prepared]
@@ -210,21 +233,6 @@ class StaticBlocks:
         given = torch.tensor(counts, dtype=torch.int32, device="cpu", pin_memory=pin)
         self._buffers.counts.copy_(given, non_blocking=True)
 
-    def load_padded(self, flat: Sequence[torch.Tensor]) -> None:
-        """Copy what PaddedDraws has drawn, on the current stream."""
-        self._wait()
-        for own, given in zip(self._buffers.flat, flat, strict=True):
-            own.copy_(given)
-
-    def _wait(self) -> None:
-        """Let the host be a few samples ahead of the GPU at most: each takes memory until it was copied."""
-        if self._device.type != "cuda":
-            return
-        if len(self._loaded) == _AHEAD:
-            self._loaded.popleft().synchronize()
-        # Before the copies of this sample: they come after the step on the sample before.
-        self._loaded.append(torch.cuda.current_stream(self._device).record_event())
-
     def assemble(self) -> None:
         """Give what is behind a sample's own offsets, maps and nodes its values, and renews the operands."""
         sides = 2 * len(self._bounds)
@@ -241,22 +249,14 @@ class StaticBlocks:
         self.paddings = tuple(Padding(count, size) for count, size in zip(nodes, rows, strict=True))
 
 
-class PaddedDraws:
-    """Draws samples of `count` seeds into arrays of the sizes of StaticBlocks, by a CUDA graph on a GPU.
+class PaddedBlockDraw:
+    """Draws samples into arrays of the sizes of StaticBlocks; the host waits for nothing."""
 
-    The host gives seeds and the number of the step, replays the graph and reads whether there was room, where
-    it would launch a hundred kernels one by one.
-    """
-
-    def __init__(
-        self, sampler: NeighborSampler, bounds: Sequence[BlockBound], weighted: BlockArrays, count: int
-    ) -> None:
+    def __init__(self, sampler: NeighborSampler, bounds: Sequence[BlockBound], weighted: BlockArrays) -> None:
         device = sampler.device
         self._sampler, self._sizes = sampler, [(b.rows, b.cols, b.nnz) for b in reversed(bounds)]
-        self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
-        self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._place = Numbering(sampler.num_nodes, device).place
-        self._buffers, self._fits = BlockBuffers(bounds, weighted, device), self._step.bool()
+        self._buffers = BlockBuffers(bounds, weighted, device)
         # The numbers of rows from the seeds outwards, and of the last columns, and those of nonzeros.
         layers, blocks = len(bounds), range(len(bounds) - 1, -1, -1)
         own = [size for layer in blocks for size in (layer, layer + 1)]
@@ -267,28 +267,49 @@ class PaddedDraws:
         self._more = (torch.arange(len(order), dtype=torch.int32, device="cpu") < len(own)).int().to(device)
         most = [(nnz, cols - 1) for _, cols, nnz in self._sizes]
         self._most = torch.tensor(most, dtype=torch.int32, device=device)
-        # It is replayed in another thread, on the stream on which prefetch makes batches.
-        self._replay = self._draw
-        if device.type == "cuda":
-            with path().current(device):
-                self._replay = capture(self._draw, 1)
 
-    def _draw(self) -> None:
-        seeds = self._seeds.int()
-        blocks, counts = self._sampler.draw_padded(seeds, self._step, self._place, self._sizes)
+    def __call__(self, seeds: torch.Tensor, step: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return what `StaticArrays.load_padded` takes, and whether there was room."""
+        blocks, counts = self._sampler.draw_padded(seeds, step, self._place, self._sizes)
         self._buffers.copy(blocks)
         rows = torch.full((1,), seeds.numel(), dtype=torch.int32, device=seeds.device)
         sizes = torch.cat([rows, counts[:, 1], counts[:, 0]])
         torch.add(sizes.index_select(0, self._order), self._more, out=self._buffers.counts)
-        self._fits.copy_((counts <= self._most).all())
+        return self._buffers.flat, (counts <= self._most).all()
+
+
+class PaddedDraws:
+    """Draws samples of `count` seeds into arrays of fixed sizes, by a CUDA graph on a GPU.
+
+    The host gives seeds and the number of the step, replays the graph and reads whether there was room, where
+    it would launch a hundred kernels one by one. The graph holds a call of `draw`, which gets seeds, int32
+    [count], and the step, int64 [1], and returns arrays and whether there was room.
+    """
+
+    def __init__(
+        self, draw: Callable[[torch.Tensor, torch.Tensor], tuple[list[torch.Tensor], torch.Tensor]],
+        count: int, device: torch.device,
+    ) -> None:  # fmt: skip
+        self._draw = draw
+        self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
+        self._step = torch.zeros(1, dtype=torch.int64, device=device)
+        # It is replayed in another thread, on the stream on which prefetch makes batches.
+        self._replay = self._run
+        if device.type == "cuda":
+            with path().current(device):
+                self._replay = capture(self._run, 1)
+
+    def _run(self) -> None:
+        # Of the capture they are where each replay leaves its own.
+        self._found, self._fits = self._draw(self._seeds.int(), self._step)
 
     def __call__(self, nodes: torch.Tensor, ids: torch.Tensor, step: int) -> list[torch.Tensor] | None:
-        """Draw for `nodes[ids]`; return what `StaticBlocks.load_padded` takes, or None without room."""
+        """Draw for `nodes[ids]`; return what `StaticArrays.load_padded` takes, or None without room."""
         torch.index_select(nodes, 0, ids, out=self._seeds)
         self._step.fill_(step)
         self._replay()
-        found = [array.clone() for array in self._buffers.flat]
-        return found if path().read(self._fits)[0] else None
+        found = [array.clone() for array in self._found]
+        return found if path().read(self._fits.view(1))[0] else None
 
 
 _Drawn = TypeVar("_Drawn")
@@ -519,16 +540,23 @@ class NodeBatches:
         batches = order.split(self._config.batch_size)
         full = [self._own(ids)[0] for ids in batches if ids.numel() == batches[0].numel()]
         seeds = [self._nodes[ids.to(self._data.device)] for ids in full[:_LOOKED_AT]]
-        looked_at = itertools.islice(itertools.cycle(seeds), _LOOKED_AT)
-        samples = [self._sampler.draw(nodes, step) for step, nodes in enumerate(looked_at)]
+        return self._make_buffers(list(itertools.islice(itertools.cycle(seeds), _LOOKED_AT)))
+
+    def _make_buffers(self, seeds: Sequence[torch.Tensor]) -> StaticBatch:
+        """Make static buffers by samples of equally many seeds each."""
+        samples = [self._sampler.draw(nodes, step) for step, nodes in enumerate(seeds)]
         bounds = bounds_of(samples, self._sampler.num_nodes, self._sampler.most_edges)
-        blocks, count, draws = StaticBlocks(self._sampler, bounds, samples[0][0]), full[0].numel(), None
-        if self._store.placement == "device" and self._sampler.pads(count):
-            try:
-                draws = PaddedDraws(self._sampler, bounds, samples[0][0], count)
-            except CaptureError as error:
-                _log.warning("trainer.capture: draws can't be captured (%s); a thread launches them", error)
-        return StaticBatch(blocks, count, self._store, self._y, self._data, draws)
+        blocks, draws = StaticBlocks(self._sampler, bounds, samples[0][0]), None
+        if self._store.placement == "device" and self._sampler.pads(len(seeds[0])):
+            draws = self._padded_draws(PaddedBlockDraw(self._sampler, bounds, samples[0][0]), len(seeds[0]))
+        return StaticBatch(blocks, len(seeds[0]), self._store, self._y, self._data, draws)
+
+    def _padded_draws(self, draw: Any, count: int) -> PaddedDraws | None:
+        try:
+            return PaddedDraws(draw, count, self._data.device)
+        except CaptureError as error:
+            _log.warning("trainer.capture: draws can't be captured (%s); a thread launches them", error)
+            return None
 
 
 class StaticBatch:
@@ -537,7 +565,7 @@ class StaticBatch:
     # With `draws` a CUDA graph draws for it; None: kernels are launched one by one.
 
     def __init__(
-        self, blocks: StaticBlocks, count: int, store: FeatureStore, y: torch.Tensor, data: PreparedData,
+        self, blocks: Any, count: int, store: FeatureStore | None, y: torch.Tensor, data: PreparedData,
         draws: PaddedDraws | None = None,
     ) -> None:  # fmt: skip
         self.count, self.draws = count, draws
@@ -545,7 +573,7 @@ class StaticBatch:
         self._ids = torch.zeros(count, dtype=torch.int64, device=data.device)
         self._fraction, self._loaded_fraction = torch.ones((), dtype=torch.float32, device=data.device), 1.0
         self._x: torch.Tensor | None = None
-        if store.placement != "device":
+        if store is not None and store.placement != "device":
             size = blocks.nodes.numel(), store.shape[1]
             self._x = torch.zeros(size, dtype=store.dtype, device=data.device)
 
@@ -572,6 +600,10 @@ class StaticBatch:
         """Put together the batch that was loaded, by operations that a CUDA graph can hold."""
         # Features behind those of the sample are some node's: no edge leads from them.
         self._blocks.assemble()
-        x = self._store.gather(self._blocks.nodes.long()) if self._x is None else self._x
+        x = self._gather() if self._x is None else self._x
         y = self._y.index_select(0, self._ids)
         return NodeBatch(x, self._blocks.adjs, y, self._data, self._blocks.paddings, self._fraction)
+
+    def _gather(self) -> Any:
+        assert self._store is not None
+        return self._store.gather(self._blocks.nodes.long())

@@ -490,7 +490,7 @@ def test_what_would_need_too_much_room_is_drawn_in_turn(late: Any, monkeypatch: 
     with emulated.running(late) as path:
         made = make("uniform", hubs(), [5, 5])
         for most, waits in ((3 * 5 + 18 * 5, 1), (18 * 5 - 1, 7)):
-            monkeypatch.setattr(blocks, "_MOST_EDGES", most)
+            monkeypatch.setattr(blocks, "MOST_EDGES", most)
             path.waits = 0
             assert_same(made.sample([1, 2, 3]), on_cpu)
             assert path.waits == waits

@@ -355,7 +355,7 @@ def test_samples_that_a_graph_draws_are_the_samples(drawing: str, case: str) -> 
     assert [step.buffers is None for step in steps] == [n == 6 for n in range(9)]
     buffers: Any = steps[0].buffers
     with emulated.NotingWaits() as waits:
-        buffers.draws._draw()
+        buffers.draws._run()
     assert waits.found == []
     for step in (step for step in steps if step.buffers is not None):
         want, found = step.single(), static_batch(step)

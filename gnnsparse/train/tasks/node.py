@@ -219,11 +219,16 @@ class FullGraphData(PreparedData):
         """Return why steps of a module can't be captured; None: they can. Samples have padding."""
         if self._samples is None:
             return super().capture_obstacle(module)
-        kind, known = type(module), NodeClassifier if self.peers is None else SharedNodeClassifier
+        kind, known = type(module), self._module_class
         for name in ("training_step", "outputs"):
             if getattr(kind, name) is not getattr(known, name):
                 return f"{kind.__name__}.{name} is not that of {known.__name__}, which knows padding"
         return self.padding_obstacle(module)
+
+    @property
+    def _module_class(self) -> type[NodeClassifier]:
+        """The class whose steps know padding."""
+        return NodeClassifier if self.peers is None else SharedNodeClassifier
 
     def batch_source(self) -> BatchSource:
         """Return the batches of a run in chunks: the whole graph, or samples in static buffers."""

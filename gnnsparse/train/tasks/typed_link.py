@@ -179,7 +179,7 @@ class TypedLinkData(MiniBatchData):
         drawn = self._sampler.sample(seeds, step % 2**32, time)
         ends = places[target][count:] if is_one else places[target]
         pairs = torch.stack([places[source][:count], ends[:count]], dim=1)
-        x = inputs_of_sample(self.x, drawn)
+        x = inputs_of_sample(self.x, drawn.nodes)
         return TypedLinkBatch(x, drawn.graph, pairs, ends[count:].view(count, more), self)
 
     def _drawn(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

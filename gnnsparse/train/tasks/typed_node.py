@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from gnnsparse.data.catalog import load_entry
+from gnnsparse.data.graph_batches import BatchPlans
 from gnnsparse.data.typed import TypedNodeDataset
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import PaddedCsr, index_dtype
+from gnnsparse.nn.edges import Edges
+from gnnsparse.nn.rgcn_conv import Ranges, Relations
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.memo import cached_property
-from gnnsparse.sampling.typed import TypedNeighborSampler, TypedSubgraph
-from gnnsparse.sparse.typed import TypedGraph
+from gnnsparse.sampling.blocks import BlockArrays, prepare_block
+from gnnsparse.sampling.typed import PaddedTypedDraw, TypedNeighborSampler, TypedRoom, TypedSubgraph
+from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.typed import StaticTypedGraph, TypedGraph, starts_of
 from gnnsparse.train.data import PreparedData
 from gnnsparse.train.device import numerics
 from gnnsparse.train.module import TaskModule
-from gnnsparse.train.sampled import DrawnBatch, NodeBatch, NodeBatches
+from gnnsparse.train.sampled import (
+    DrawnBatch,
+    NodeBatch,
+    NodeBatches,
+    PaddedBatch,
+    StaticArrays,
+    StaticBatch,
+    rounded,
+    size_for,
+)
 from gnnsparse.train.settings import PreprocessConfig, SamplerConfig
 from gnnsparse.train.tasks import RunOptions, register_task, texts_of
 from gnnsparse.train.tasks.node import FullGraphData, GraphBatch, NodeClassifier, NodeTask, StoredGraph
@@ -73,30 +88,146 @@ def features_on(data: PreparedData, x: Mapping[str, torch.Tensor]) -> dict[str, 
     return {kind: of.to(data.device, dtype) for kind, of in x.items()}
 
 
-def inputs_of_sample(x: Mapping[str, torch.Tensor], sample: TypedSubgraph) -> dict[str, torch.Tensor]:
+def inputs_of_sample(
+    x: Mapping[str, torch.Tensor], nodes: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """Return what a model gets of the nodes of a sample: features, or of types without them the nodes."""
-    return {
-        kind: x[kind].index_select(0, nodes) if kind in x else nodes for kind, nodes in sample.nodes.items()
-    }
+    return {kind: x[kind].index_select(0, own) if kind in x else own for kind, own in nodes.items()}
 
 
 class TypedBatches(NodeBatches):
     """A loader of training nodes of one type, with neighbours of all types that are drawn anew."""
 
+    _data: TypedNodeData
+    _sampler: Any
+
     def draw(self, step: int, ids: torch.Tensor, fraction: float = 1.0) -> Any:
         """Draw the neighbours of the nodes `ids`."""
-        seeds = {self._data.dataset.target: self._nodes[ids]}
-        sampler: Any = self._sampler
-        return DrawnBatch(ids, sampler.sample(seeds, step % 2**32), None, fraction)
+        return DrawnBatch(ids, self._sample(self._nodes[ids], step % 2**32), None, fraction)
+
+    def _sample(self, nodes: torch.Tensor, step: int) -> Any:
+        return self._sampler.sample({self._data.dataset.target: nodes}, step)
 
     def gather(self, drawn: Any) -> NodeBatch:
         """Return the batch of what was drawn."""
+        if isinstance(drawn, PaddedBatch):
+            drawn = self.draw(drawn.step, drawn.ids, drawn.fraction)
         data, sample = self._data, drawn.blocks
-        assert isinstance(data, TypedNodeData)
-        assert isinstance(sample, TypedSubgraph)
-        x: Any = inputs_of_sample(data.x, sample)
-        graph: Any = sample.graph
-        return NodeBatch(x, graph, self._y[drawn.ids], data, fraction=drawn.fraction)
+        x: Any = inputs_of_sample(data.x, sample.nodes)
+        return NodeBatch(x, sample.graph, self._y[drawn.ids], data, fraction=drawn.fraction)
+
+    @property
+    def padding_obstacle(self) -> str | None:
+        """Why samples of a step can't be drawn into arrays of fixed sizes; None: they can."""
+        count, kind = min(self._config.batch_size, self._nodes.numel()), self._data.dataset.target
+        found: str | None = self._sampler.padding_obstacle(kind, count)
+        return found
+
+    def _make_buffers(self, seeds: Sequence[torch.Tensor]) -> StaticBatch:
+        kind = self._data.dataset.target
+        samples = [self._sample(nodes, step) for step, nodes in enumerate(seeds)]
+        room = room_of(samples, self._sampler, mean=self._data.values == "mean")
+        draw = PaddedTypedDraw(self._sampler, kind, room)
+        draws = self._padded_draws(draw, len(seeds[0]))
+        count = 0 if draws is None else len(seeds[0])  # then there are batches for no number of nodes
+        static = StaticTyped(self._sampler, room, self._data.precision)
+        return StaticTypedBatch(static, count, None, self._y, self._data, draws)
+
+
+def room_of(samples: Sequence[TypedSubgraph], sampler: TypedNeighborSampler, *, mean: bool) -> TypedRoom:
+    """Return room that samples hardly ever exceed, after some that were drawn for equally many seeds.
+
+    With `mean` the columns of a source follow one another, as RGCNConv multiplies it by all matrices at once;
+    else those of a relation, as `TypedGraph.block_edges` has them.
+    """
+    counts = {kind: [sample.num_nodes[kind] for sample in samples] for kind in sampler.num_nodes}
+    reached = {
+        kind: [size_for(sizes, sampler.num_nodes[kind]) for sizes in zip(*counts[kind], strict=True)]
+        for kind in counts
+    }
+    nodes = {
+        kind: rounded(size_for([sum(sizes) for sizes in counts[kind]], sampler.num_nodes[kind]) + 1)
+        for kind in counts
+    }
+    edges = {key: [0] * len(sampler.draws) for key in sampler.relations}
+    for hop, draws in enumerate(sampler.draws):
+        for key, layer in draws:
+            if most := reached[key[2]][hop] * layer.fanout:
+                sizes = [sample.num_edges[key][hop] for sample in samples]
+                edges[key][hop] = rounded(max(1, size_for(sizes, most)))
+    if not mean:
+        firsts = starts_of({key: nodes[key[0]] for key in edges})
+        return TypedRoom(nodes, reached, edges, {key: (first, 1) for key, first in firsts.items()}, mean)
+    leaving = {kind: [key for key in edges if key[0] == kind] for kind in nodes}
+    firsts = starts_of({kind: nodes[kind] * len(keys) for kind, keys in leaving.items()})
+    columns = {
+        key: (firsts[kind] + at, len(keys)) for kind, keys in leaving.items() for at, key in enumerate(keys)
+    }
+    return TypedRoom(nodes, reached, edges, columns, mean)
+
+
+class StaticTyped(StaticArrays):
+    """Static buffers for what PaddedTypedDraw draws, and the graph `adjs` over them."""
+
+    paddings = ()  # rows of each type have padding behind them, from which no edge leads
+
+    def __init__(self, sampler: TypedNeighborSampler, room: TypedRoom, precision: Precision) -> None:
+        (rows, cols, nnz), device = room.size, sampler.device
+        small = torch.int32
+        arrays = [
+            (rows, small), (rows + 1, torch.int64), (nnz, small), (cols + 1, torch.int64), (nnz, small),
+            (nnz, index_dtype(nnz)),
+        ]  # fmt: skip
+        flat = [torch.zeros(size, dtype=dtype, device=device) for size, dtype in arrays]
+        weights = torch.zeros(nnz, dtype=torch.float32, device=device) if room.mean else None
+        super().__init__(flat if weights is None else [*flat, weights])
+        self._sizes, (nodes, *sides, index) = room.nodes, flat
+        for offsets in sides[::2]:
+            offsets[-1] = nnz  # on the CPU a native handle checks the offsets when it is made
+        csr, transposed = PaddedCsr(sides[0], sides[1], cols), PaddedCsr(sides[2], sides[3], rows)
+        assert csr.view is not None is not transposed.view
+        index.copy_(torch.arange(nnz, dtype=index.dtype, device=device))
+        self._prepared = prepare_block(
+            BlockArrays(nodes, nodes, csr, transposed, index, weights), None, precision, renewable=True
+        )
+        row, column = sampler.most_edges
+        for cache, longest in zip(self._prepared.caches, (row, min(column, rows)), strict=True):
+            cache.longest_row, cache.tuner, cache.keeps_rows_whole = longest, BatchPlans(longest), True
+        operand = SparseOperand(self._prepared)
+        made = Relations(operand, None, _ranges_of(room, device)) if room.mean else Edges(operand, nnz)
+        self.adjs = StaticTypedGraph.of(room.nodes, list(room.edges), made)
+
+    def takes(self, blocks: Any) -> bool:
+        """Return whether there is room for a sample that was not drawn into arrays of fixed sizes: never."""
+        return False
+
+    @property
+    def nodes(self) -> dict[str, torch.Tensor]:
+        """The nodes of each type, int64."""
+        return dict(zip(self._sizes, self.flat[0].long().split(list(self._sizes.values())), strict=True))
+
+    def assemble(self) -> None:
+        """Renew what the operand has derived from its arrays."""
+        self._prepared.renew()
+
+
+def _ranges_of(room: TypedRoom, device: torch.device) -> Ranges:
+    """Return the ranges of the sources by type, and the relations that begin in each."""
+    firsts, numbers = starts_of(room.nodes), {key: number for number, key in enumerate(room.edges)}
+    leaving = {kind: [numbers[key] for key in numbers if key[0] == kind] for kind in room.nodes}
+    leaving = {kind: own for kind, own in leaving.items() if own}
+    order = torch.tensor([n for own in leaving.values() for n in own], dtype=torch.int64, device=device)
+    ends = [(firsts[kind], firsts[kind] + room.nodes[kind]) for kind in leaving]
+    return Ranges(ends, order, [len(own) for own in leaving.values()])
+
+
+class StaticTypedBatch(StaticBatch):
+    """Static buffers for a batch of a fixed number of nodes of one type to train on."""
+
+    _data: TypedNodeData
+
+    def _gather(self) -> Any:
+        return inputs_of_sample(self._data.x, self._blocks.nodes)
 
 
 class TypedNodeData(FullGraphData):
@@ -126,6 +257,7 @@ class TypedNodeData(FullGraphData):
 
     def _make_batches(self, sampler: SamplerConfig, values: str | None, seed: int) -> NodeBatches:
         of = self.dataset
+        self.values = values
         draw = make_typed_sampler(sampler, of.graph, seed, device=self.device, node_time=of.times)
         train, store = self._part(of.train_mask), None
         self._size = sampler.batch_size
@@ -148,8 +280,14 @@ class TypedNodeData(FullGraphData):
         return StoredGraph(parts, samples, self._size)
 
     def capture_obstacle(self, module: TaskModule) -> str | None:
-        """Return why steps of a module can't be captured; None: they can, on the whole graph."""
-        return None if self._samples is None else "samples of a graph with types differ in their sizes"
+        """Return why steps of a module can't be captured; None: they can."""
+        if isinstance(self._samples, TypedBatches) and (reason := self._samples.padding_obstacle):
+            return reason
+        return super().capture_obstacle(module)
+
+    @property
+    def _module_class(self) -> type[NodeClassifier]:
+        return TypedNodeClassifier
 
 
 class TypedNodeClassifier(NodeClassifier):
