@@ -11,6 +11,7 @@ from gnnsparse.distributed.operations import FeatureOperations, RowOperations
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import Csr
+from gnnsparse.ops.arguments import check_features
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.memo import Memo
 from gnnsparse.sparse.kernel_cache import KernelCache
@@ -76,6 +77,16 @@ class DistributedOperand(SparseOperand):
             for rank, (start, end, nnz, halo) in counts
         )
         return f"{self.choice}\nnodes divided by {facts.method}: {sizes}"
+
+    def fetch_once(self, x: torch.Tensor) -> None:
+        """Let products with features that stay as they are fetch other ranks' rows of them only once.
+
+        `A @ x` of this very tensor, [own rows, features], keeps what other ranks sent, if it takes at most a
+        tenth of the free memory of each rank, and has the same bits. All ranks call it. Another call replaces
+        x. After a change of x that torch counts products exchange again; those through `.data` are not seen.
+        """
+        check_features("x", x, self, self.shape[1], "reference", heads=False)
+        self.operations.fetch_once(x)
 
     # What follows replaces what a SparseOperand reads of its arrays; its other methods read these.
 

@@ -5,6 +5,7 @@ It stands alone because it computes on shards that exist; api.py divides graphs 
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -14,9 +15,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch.autograd.function import once_differentiable
 
 from gnnsparse.distributed.cost import Choice, slices_of
-from gnnsparse.distributed.exchange import Extend, FeatureExchange, GatherExchange, HaloExchange
+from gnnsparse.distributed.exchange import (
+    Extend,
+    FeatureExchange,
+    GatherExchange,
+    HaloExchange,
+    Pending,
+    gather_ranks,
+)
 from gnnsparse.distributed.shard import Shard
-from gnnsparse.errors import bad_value, check_tensor
+from gnnsparse.errors import available_memory, bad_value, check_tensor
 from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.ops import attention, edge_softmax, graph_attention, sddmm, spmm
 from gnnsparse.ops.arguments import FLOATS, check_features
@@ -25,7 +33,7 @@ from gnnsparse.ops.spmm_kernels import spmm_into
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import Recipe, prepare_weighted
 from gnnsparse.preprocess.normalize import Weighted
-from gnnsparse.runtime.device import VECTOR_BYTES
+from gnnsparse.runtime.device import VECTOR_BYTES, path
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.memo import cached_property
 from gnnsparse.sparse.graph import SparseGraph
@@ -74,11 +82,14 @@ class RowProduct:
         self, shard: Shard, choice: Choice, precision: Precision, format: str, device: torch.device,
         group: dist.ProcessGroup | None, packs: bool,
     ) -> None:  # fmt: skip
-        self._shard, self._choice, self._device = shard, choice, device
+        self._shard, self._choice, self._device, self._group = shard, choice, device, group
         self.packs = packs
         self._precision, self._format = precision, format
         gathers = choice.way == "gather"
         self.exchange = GatherExchange(shard.facts, group) if gathers else HaloExchange(shard, device, group)
+        self._constant: tuple[Any, int] = (lambda: None, 0)  # a weak reference, and the tensor's version
+        self._fetched: list[Pending] | None = None
+        self._in_graphs: list[list[Pending]] = []
         self._made: dict[str, SparseOperand] = {}
         # Features travel as the products round them anyway; None: as they are.
         self.wire = precision.storage if precision.storage.itemsize < 4 else None
@@ -129,9 +140,17 @@ class RowProduct:
         width, dtype = x.shape[1], self.wire or x.dtype
         parts = slices_of(width, dtype.itemsize, self._choice.chunks)
         split = self._choice.split
-        pending = [
-            self.exchange.start(_in_vectors(x[:, part], dtype), dtype, not split, packs) for part in parts
-        ]
+        is_constant = x is self._constant[0]() and x._version == self._constant[1]
+        pending = self._fetched if is_constant else None
+        captures = is_constant and path().takes(x.device) and path().is_capturing()
+        if captures and pending is not None:
+            self._in_graphs.append(pending)  # a CUDA graph reads it as long as it may be replayed
+        if pending is None:
+            pending = [
+                self.exchange.start(_in_vectors(x[:, part], dtype), dtype, not split, packs) for part in parts
+            ]
+            if is_constant and not captures:  # what a graph receives belongs to the graph
+                self._fetched = pending
         y = x.new_empty(self._shard.facts.rows, width)
         if split:
             spmm_into(self._operand("own"), x, y)
@@ -141,6 +160,21 @@ class RowProduct:
             if operand.nnz or not split:
                 spmm_into(operand, of_others, y[:, part], add=split)
         return y
+
+    def fetch_once(self, x: torch.Tensor) -> None:
+        """See `DistributedOperand.fetch_once`."""
+        width, device = x.shape[1:].numel(), self._device
+        needed = (self.exchange.columns + x.shape[0]) * width * (self.wire or x.dtype).itemsize
+        on_gpu = path().takes(device)
+        free = path().free_memory(device) if on_gpu else available_memory().free // self._shard.facts.ranks
+        fits = torch.tensor([needed <= free // _LEAST_FREE], dtype=torch.uint8, device=device)
+        fits_all = bool(gather_ranks(fits, self._group).all())
+        self._constant = (weakref.ref(x) if fits_all else lambda: None), x._version
+        self._fetched = None
+
+
+#: Features of other ranks are kept if they take at most one part in so many of the free memory.
+_LEAST_FREE = 10
 
 
 def _in_vectors(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -182,6 +216,10 @@ class RowOperations:
     def whole(self) -> SparseOperand:
         """The operand of all columns, whose order edge values are in."""
         return self._product.operand("whole", transposes=True)
+
+    def fetch_once(self, x: torch.Tensor) -> None:
+        """See `DistributedOperand.fetch_once`."""
+        self._product.fetch_once(x)
 
     def extended(self, x: torch.Tensor, exact: bool = False) -> torch.Tensor:
         """Return the features of the columns of `whole`, of those of the own nodes [rows, ...].
@@ -283,6 +321,9 @@ class FeatureOperations:
     def __init__(self, whole: SparseOperand, exchange: FeatureExchange) -> None:
         self.whole, self._exchange = whole, exchange
         self._ranks, self._rank = len(exchange.sizes), exchange.rank
+
+    def fetch_once(self, x: torch.Tensor) -> None:
+        """Do nothing: what travels is no part of x alone."""
 
     def spmm(
         self, x: torch.Tensor, values: torch.Tensor | None, reduce: str, impl: str, plan: Any

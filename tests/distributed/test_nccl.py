@@ -28,6 +28,11 @@ def test_products(gpus: Ranks, nodes: int, precision: str) -> None:
     gpus.run(2, checks.products, nodes, 7, precision, 72)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_features_that_stay_as_they_are(gpus: Ranks, precision: str) -> None:
+    gpus.run(2, checks.fetched_once, precision, "auto")
+
+
 @pytest.mark.parametrize("nodes", [2, 90])
 def test_reductions_edge_values_and_attention(gpus: Ranks, nodes: int) -> None:
     gpus.run(2, checks.reductions, nodes, 13)
@@ -46,6 +51,8 @@ def test_captured_as_launched_one_by_one(gpus: Ranks, way: str, precision: str) 
     """With dropout, batch normalisation over both GPUs and a gradient scaler: the same bits."""
     options = {"samples": False, "way": way, "precision": precision, "schedule": "none"}
     gpus.run(2, trainings.captured, options)
+    # The input of the first layer stays as it is, and is fetched before steps are captured.
+    gpus.run(2, trainings.captured, {**options, "dropout": 0.0})
 
 
 def test_samples(gpus: Ranks) -> None:

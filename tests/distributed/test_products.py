@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import re
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -107,6 +109,43 @@ def products(group: dist.ProcessGroup, nodes: int, seed: int, precision: str, wi
                 operand = distribute(graph, group, values=values, split=split, **options)
                 floor = product_of_factors.get(precision) if operand.device.type == "cuda" else None
                 _compare(operand, _product("sum"), one, [x], weight, floor)
+
+
+def _transfers(operand: DistributedOperand, x: torch.Tensor) -> int:
+    """How often products start to fetch what other ranks have, of two that must have equal bits."""
+    exchange, found = type(operand.operations._product.exchange), []
+    with mock.patch.object(exchange, "start", autospec=True, side_effect=exchange.start) as starts:
+        for leaf in (x.requires_grad_(), x.detach().clone().requires_grad_()):
+            y = operand @ leaf
+            found.append([y, *torch.autograd.grad(y, leaf, torch.ones_like(y))])
+    assert all(torch.equal(one, same) for one, same in zip(*found, strict=True))
+    return starts.call_count
+
+
+def fetched_once(group: dist.ProcessGroup, precision: str, wire: str) -> None:
+    """Features that stay as they are travel in the first product alone, whose bits all of them have."""
+    graph, rank = graph_of(40, 3), dist.get_rank(group)
+    for way, split in itertools.product(ROWS, (False, True)):
+        how = {"way": way, "split": split, "chunks": 2, "wire": wire, "precision": precision}
+        operand = distribute(graph, group, values="mean", cache=False, **how)
+        x, other = (_noise(40, 70, seed=seed)[operand.nodes].to(operand.device) for seed in (1, 2))
+        transfers = functools.partial(_transfers, operand)
+        every = transfers(x)
+        operand.fetch_once(x)
+        assert transfers(x) == every
+        once = transfers(x)
+        assert transfers(x) == once < every
+        assert transfers(other) == every
+        with torch.no_grad():
+            x[:1] += 1
+        assert transfers(x) == every
+        operand.fetch_once(x)
+        assert (transfers(x), transfers(x)) == (every, once)
+        with mock.patch("gnnsparse.distributed.operations._LEAST_FREE", 10 if rank else 2**60):
+            operand.fetch_once(x)  # rank 0 has no room
+        assert (transfers(x), transfers(x)) == (every, every)
+        with pytest.raises(ValueError, match=r"^x: has shape"):
+            operand.fetch_once(torch.zeros(len(x) + 1, 2, device=x.device))
 
 
 def in_8_bits(group: dist.ProcessGroup, nodes: int, seed: int, precision: str) -> None:
@@ -414,6 +453,11 @@ def test_features_travel_in_the_precision_of_the_operand(ranks: Ranks, precision
 def test_features_travel_in_8_bits(ranks: Ranks, precision: str) -> None:
     for size in (2, 3):
         ranks.run(size, in_8_bits, 40, 11, precision)
+
+
+@pytest.mark.parametrize(("precision", "wire"), [("fp32", "auto"), ("fp16", "auto"), ("fp32", "int8")])
+def test_features_that_stay_as_they_are_travel_once(ranks: Ranks, precision: str, wire: str) -> None:
+    ranks.run(3, fetched_once, precision, wire)
 
 
 @pytest.mark.parametrize("nodes", SIZES)

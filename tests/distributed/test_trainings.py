@@ -65,7 +65,7 @@ def run_of(
 
 def train(
     peers: Peers | None, *, samples: bool = True, missing: bool = False, norm: str = "none",
-    folder: Path | None = None, resume: Path | None = None, **options: Any,
+    dropout: float = 0.5, folder: Path | None = None, resume: Path | None = None, **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """A run of GraphSAGE without dropout on samples, or of a GCN on the whole graph.
 
@@ -75,7 +75,9 @@ def train(
     run = run_of(peers, samples=samples, checkpoint=folder is not None, **options)
     data = task.make_data(dataset, run)
     torch.manual_seed(0)
-    more = {"dropout": 0.0, "norm": norm} if samples else {"num_layers": 3, "norm": "batch"}
+    more = (
+        {"dropout": 0.0, "norm": norm} if samples else {"num_layers": 3, "norm": "batch", "dropout": dropout}
+    )
     model = MODELS["graphsage" if samples else "gcn"].build(
         dataset.num_features, out_channels=dataset.num_classes, hidden_channels=16, **more
     )

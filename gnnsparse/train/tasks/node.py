@@ -545,7 +545,9 @@ class SharedGraphData(FullGraphData):
 
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
         parts = [part(mask) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)]
-        return GraphBatch(dataset.x[own].to(self.device, dtype), adj, parts[0], parts[1], parts[2])
+        x = dataset.x[own].to(self.device, dtype)
+        adj.fetch_once(x)  # a first layer may multiply it in each step
+        return GraphBatch(x, adj, parts[0], parts[1], parts[2])
 
 
 def _trial_of(model: torch.nn.Module, features: int) -> Callable[[SparseOperand], object]:
