@@ -32,6 +32,7 @@ from gnnsparse.data.generated_typed import load_mag_like
 from gnnsparse.data.typed import TypedNodeDataset
 from gnnsparse.precision import Precision
 from gnnsparse.train.data import StepInput
+from gnnsparse.train.device import numerics
 from gnnsparse.train.settings import SamplerConfig
 from gnnsparse.train.steps import Program, Recorder
 from gnnsparse.train.tasks.typed_node import TypedNodeData, TypedNodeTask
@@ -145,9 +146,7 @@ def pyg_loss(model: Any, batch: Any) -> torch.Tensor:
 
 
 def our_loss(model: Any, batch: Any) -> torch.Tensor:
-    # As train.py runs it: with features of 16 bits products of dense layers are of 16 bits too.
-    half = next(iter(batch.x.values())).dtype == torch.float16
-    with torch.autocast(batch.y.device.type, torch.float16, enabled=half):
+    with numerics(batch.data.precision, batch.data.device):  # as train.py runs it
         out = model(batch.x, batch.adj)
     return F.cross_entropy(out[: len(batch.y)].float(), batch.y)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from types import ModuleType
@@ -11,16 +11,21 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gnnsparse.runtime.timing import CaptureError
+from gnnsparse.sampling import TypedNeighborSampler
 from gnnsparse.sampling.blocks import ROW_LIMIT
 from gnnsparse.sampling.typed import PaddedTypedDraw
 from gnnsparse.sparse.typed import TypedGraph
 from gnnsparse.train import SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.data import StepInput
+from gnnsparse.train.device import numerics
 from gnnsparse.train.steps import obstacle
 from gnnsparse.train.tasks.typed_node import room_of
 from tests import emulated
+from tests.sampling.test_typed_sampling import NODES, RELATIONS, drawn_graph
 from tests.tasks import PlainRecorder, run_in_chunks, typed_nodes
 from tests.train.test_typed_tasks import made, run_of
 
@@ -50,14 +55,14 @@ def steps_of(data: Any, count: int = 6) -> list[StepInput]:
     return list(itertools.islice(data.batch_source().steps, count))
 
 
-@pytest.mark.parametrize("mean", [False, True])
-def test_padded_draws_are_those_of_samples(device: str, mean: bool) -> None:
-    _, data = data_of("hgt", device)
-    sampler, order = data._samples._sampler, torch.randperm(80, generator=torch.Generator().manual_seed(0))
-    seeds = [part.to(device) for part in order.split(8)]
-    samples = [sampler.sample({"paper": nodes}, step) for step, nodes in enumerate(seeds)]
+def check_draws(sampler: TypedNeighborSampler, kind: str, seeds: Sequence[torch.Tensor], mean: bool) -> None:
+    """The nodes of samples, and their edges in a matrix and its transpose, with padding behind each type."""
+    samples, device = (
+        [sampler.sample({kind: nodes}, step) for step, nodes in enumerate(seeds)],
+        sampler.device,
+    )
     room = room_of(samples, sampler, mean=mean)
-    draw, number = PaddedTypedDraw(sampler, "paper", room), torch.zeros(1, dtype=torch.int64, device=device)
+    draw, number = PaddedTypedDraw(sampler, kind, room), torch.zeros(1, dtype=torch.int64, device=device)
     rows, cols, nnz = room.size
     firsts = dict(zip(room.nodes, itertools.accumulate(room.nodes.values(), initial=0), strict=False))
     for step, (nodes, sample) in enumerate(zip(seeds, samples, strict=True)):
@@ -65,32 +70,48 @@ def test_padded_draws_are_those_of_samples(device: str, mean: bool) -> None:
         assert bool(fits)
         of_all, indptr, indices, back, sources, index, *weights = (array.cpu() for array in flat)
         assert [len(array) for array in (indptr, back, indices)] == [rows + 1, cols + 1, nnz]
-        for kind, own in zip(room.nodes, of_all.split(list(room.nodes.values())), strict=True):
-            count = len(sample.nodes[kind])
-            assert torch.equal(own[:count], sample.nodes[kind].cpu().int())
+        for of, own in zip(room.nodes, of_all.split(list(room.nodes.values())), strict=True):
+            count = len(sample.nodes[of])
+            assert torch.equal(own[:count], sample.nodes[of].cpu().int())
             assert not own[count:].any()
-            assert count < room.nodes[kind]
-        # The matrix has the edges of the sample, and its last row and column have none.
-        want = torch.zeros(rows, cols)
-        weight = torch.zeros(rows, cols)
+            assert count < room.nodes[of]
+        want, count = torch.zeros(rows, cols, dtype=torch.float64), int(indptr[-1])
         for key, (source, target) in sample.edge_index.items():
             first, stride = room.columns[key]
             row, col = target.cpu() + firsts[key[2]], first + stride * source.cpu()
-            want.index_put_((row, col), torch.ones(len(row)), accumulate=True)
-            share = 1 / torch.bincount(row, minlength=rows).float()[row]
-            weight.index_put_((row, col), share, accumulate=True)
-        count = int(indptr[-1])
-        assert count == int(back[-1]) == int(want.sum())
-        row = torch.repeat_interleave(indptr.diff())
-        values = weights[0][:count] if mean else torch.ones(count)
-        for sums in [(torch.ones(count), want)] + [(values, weight)] * mean:
-            found = torch.zeros(rows, cols).index_put_(
-                (row, indices[:count].long()), sums[0], accumulate=True
+            share = (
+                1 / torch.bincount(row, minlength=rows).double()[row]
+                if mean
+                else torch.ones(len(row)).double()
             )
-            torch.testing.assert_close(found, sums[1])
-        col = torch.repeat_interleave(back.diff())
+            want.index_put_((row, col), share, accumulate=True)
+        assert count == int(back[-1]) == sum(of.shape[1] for of in sample.edge_index.values())
+        row, col = (torch.repeat_interleave(offsets.diff()) for offsets in (indptr, back))
+        values = weights[0][:count].double() if mean else torch.ones(count, dtype=torch.float64)
+        found = torch.zeros_like(want).index_put_((row, indices[:count].long()), values, accumulate=True)
+        torch.testing.assert_close(found, want, rtol=1e-6, atol=0.0)
         assert torch.equal(indices[index[:count].long()].long(), col)
         assert torch.equal(row[index[:count].long()].int(), sources[:count])
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_padded_draws_are_those_of_samples(device: str, mean: bool) -> None:
+    _, data = data_of("hgt", device)
+    seeds = torch.randperm(80, generator=torch.Generator().manual_seed(0)).split(8)
+    check_draws(data._samples._sampler, "paper", [part.to(device) for part in seeds], mean)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 40), st.integers(0, 2**16), st.booleans())
+def test_padded_draws_of_any_types(late: ModuleType, count: int, seed: int, mean: bool) -> None:
+    """Also of types without nodes, of relations without edges, and where hops draw none of a relation."""
+    edges, _, draw = drawn_graph(count, seed)
+    sizes = torch.tensor([0, 1, 2, 5])
+    fanouts = {key: sizes[torch.randint(4, (3,), generator=draw)].tolist() for key in RELATIONS}
+    with emulated.running(late):
+        sampler = TypedNeighborSampler(edges, fanouts, num_nodes=NODES, seed=seed)
+        if sampler.padding_obstacle("item", 3) is None:
+            check_draws(sampler, "item", [torch.randperm(7, generator=draw)[:3] for _ in range(8)], mean)
 
 
 def static_batch(step: StepInput) -> Any:
@@ -104,7 +125,8 @@ def static_batch(step: StepInput) -> Any:
 def results(module: Any, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The loss of a step and the gradients."""
     module.zero_grad()
-    loss = module.training_step(batch)
+    with numerics(batch.data.precision, batch.data.device):
+        loss = module.training_step(batch)
     loss.backward()
     grads = {name: of.grad.clone() for name, of in module.named_parameters() if of.grad is not None}
     return loss.detach(), grads
