@@ -20,9 +20,13 @@ from tests.gpu_paths import H200, RunningPath
 @contextmanager
 def running(emulated: ModuleType, device: Device = H200) -> Iterator[RunningPath]:
     """Operands on the CPU take the path of a GPU inside a `with` block."""
-    path = RunningPath(emulated, device)
-    with device_module.use(path):
-        yield path
+    path, (major, minor) = RunningPath(emulated, device), device.capability
+    emulated.set_capability(100 * major + 10 * minor)
+    try:
+        with device_module.use(path):
+            yield path
+    finally:
+        emulated.set_capability(900)
 
 
 #: Operators whose results have sizes that a GPU computes, or that hand over numbers, so that the host waits.

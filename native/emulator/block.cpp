@@ -22,6 +22,7 @@ constexpr unsigned kSteps[] = {1, 31, 11, 7, 21};
 
 bool copies_late = false;
 uint64_t copy_count = 0;
+int capability_of_gpu = 900;
 
 // While it lives, `handler` gets the signal of a bad address, on a stack of its own.
 class AddressSignal {
@@ -191,6 +192,8 @@ void Block::sync() {
 
 void Block::set_late(bool late) { copies_late = late; }
 uint64_t Block::copies_started() { return copy_count; }
+void Block::set_capability(int capability) { capability_of_gpu = capability; }
+int Block::capability() { return capability_of_gpu; }
 
 void Block::make(const Copy& copy) const {
   char* to = shared(copy.to, copy.size);

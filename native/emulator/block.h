@@ -69,6 +69,9 @@ class Block {
   // them; until then their place holds NaN.
   static void set_late(bool late);
   static uint64_t copies_started();
+  // Which GPU's kernels host code launches, as __CUDA_ARCH__ has it; they run as the newest GPU's.
+  static void set_capability(int capability);
+  static int capability();
   void copy(uint32_t to, const void* from, uint32_t bytes, uint32_t size = 16);
   void commit();
   void wait_for_all_but(size_t groups);

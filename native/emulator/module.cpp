@@ -125,6 +125,7 @@ PYBIND11_MODULE(_emulated, m) {
   gnnsparse::bindings::bind_cuda_edges(m);
   gnnsparse::bindings::bind_cuda_network(m);
   m.def("set_late", &gnnsparse::emulator::Block::set_late);
+  m.def("set_capability", &gnnsparse::emulator::Block::set_capability);
   m.def("copies_started", &gnnsparse::emulator::Block::copies_started);
   m.def("run_fault", [](const std::string& name) {
     pybind11::list out;

@@ -7,8 +7,9 @@
 
 namespace gnnsparse::cuda {
 
-// The emulator runs kernels as the newest GPU does.
-inline Architecture current_architecture() { return kArchitecture; }
+inline Architecture current_architecture() {
+  return architecture_of(emulator::Block::capability());
+}
 
 inline dim3 grid_of(int64_t items, int64_t per_block, int64_t tiles, const char*) {
   return dim3(static_cast<unsigned>(ceil_div(items, per_block)), static_cast<unsigned>(tiles));

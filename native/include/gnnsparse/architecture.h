@@ -6,27 +6,29 @@
 namespace gnnsparse {
 
 struct Architecture {
-  int resident_blocks;     // blocks resident on a multiprocessor, at most
-  int block_shared_bytes;  // shared memory that one block may have
-  bool async_copies;       // cp.async
-  bool ampere_mma;         // m16n8k16 of fp16 and bf16, m16n8k8 of tf32
-  bool tf32_conversion;    // cvt.rna.tf32: ties away from zero
-  bool tf32_nearest_even;  // cvt.rn.tf32: ties to even
-  bool early_launch;       // a kernel may start before the one in front of it has ended
-  bool fp8_conversion;     // cvt of e4m3 to float16
+  int resident_blocks;              // blocks resident on a multiprocessor, at most
+  int block_shared_bytes;           // shared memory that one block may have
+  bool async_copies = false;        // cp.async
+  bool ampere_mma = false;          // m16n8k16 of fp16 and bf16, m16n8k8 of tf32
+  bool tf32_conversion = false;     // cvt.rna.tf32: ties away from zero
+  bool tf32_nearest_even = false;   // cvt.rn.tf32: ties to even
+  bool early_launch = false;        // a kernel may start before the one in front of it has ended
+  bool fp8_conversion = false;      // cvt of e4m3 to float16
+  bool warpgroup_products = false;  // wgmma, in code of sm_90a
 };
 
 // `capability` as __CUDA_ARCH__ has it: 100 major + 10 minor.
 constexpr Architecture architecture_of(int capability) {
-  if (capability < 800) return {16, 64 << 10, false, false, false, false, false, false};  // Turing
+  if (capability < 800) return {16, 64 << 10};  // Turing
   const bool consumer = capability == 860 || capability == 890 || capability >= 1200;
-  Architecture found = {32, 163 << 10, true, true, true, false, false, false};
+  Architecture found = {32, 163 << 10, true, true, true};
   if (capability >= 900) {
     found.block_shared_bytes = 227 << 10;
     found.tf32_nearest_even = true;
     found.early_launch = true;
   }
   found.fp8_conversion = capability >= 890;
+  found.warpgroup_products = capability == 900;
   if (consumer) found.block_shared_bytes = 99 << 10;
   if (capability == 860 || capability == 870) found.resident_blocks = 16;
   if (capability == 890 || capability >= 1200) found.resident_blocks = 24;

@@ -1,12 +1,14 @@
-// Attention over patterns made of dense tiles, backward: a pass over rows for dQ, and one over
-// columns for dK and dV, each of which makes the weights again (FlashAttention-2, Dao 2023,
-// algorithm 2, whose sums of dQ by atomics would differ from run to run). Products are Hopper's, of
-// four warps, and go on while their warps make weights (FlashAttention-3, Shah et al. 2024).
+// Attention over patterns made of dense tiles on Hopper: a pass forward, and backward one over rows
+// for dQ and one over columns for dK and dV, each of which makes the weights again
+// (FlashAttention-2, Dao 2023, algorithms 1 and 2, whose sums of dQ by atomics would differ from
+// run to run). Products are Hopper's, of four warps, and go on while their warps make weights
+// (FlashAttention-3, Shah et al. 2024).
 //
-// Both passes are one loop: a warpgroup owns 64 rows of two operands, X1 and X2, and slices of 64
-// rows of two others, Y1 and Y2, stream by.
+// All passes are one loop: a warpgroup owns 64 rows of operands X1 and X2, and slices of 64 rows of
+// two others, Y1 and Y2, stream by.
 //
 //              X1  X2  Y1  Y2   sums
+//   forward    Q       K   V    out += P V
 //   rows       Q   dO  K   V    dQ += dS K
 //   columns    K   V   Q   dO   dK += dS^T Q, dV += P^T dO
 #pragma once
@@ -24,23 +26,28 @@ inline constexpr int kGroupRows = 64;  // of a warpgroup, and of a slice
 inline constexpr int kGroupThreads = 4 * kWarp;
 inline constexpr int kPanelBytes = 128 * kGroupRows;  // 64 features of 64 rows
 
+enum class BlockPass { kForward, kRows, kColumns };
+
 // How blocks share out a head. Blocks of one warpgroup hide one another's beginnings and ends, but
-// those of wide heads would fit a multiprocessor once: there two warpgroups share the slices. With
-// fewer registers than these the compiler has each product end before the next instruction.
-template <Precision kPrecision, int kHeadFeatures, bool kColumns>
-struct BlockGradTile {
+// those of wide heads would fit a multiprocessor once, and forward they would read K and V from L2
+// more often than it can give them: there two warpgroups share the slices. With fewer registers
+// than these the compiler has each product end before the next instruction.
+template <Precision kPrecision, int kHeadFeatures, BlockPass kWhich>
+struct BlockGroupTile {
   static constexpr Precision P = kPrecision;
   static constexpr int kFeatures = kHeadFeatures;
-  static constexpr bool kOfColumns = kColumns;
+  static constexpr bool kForward = kWhich == BlockPass::kForward;
+  static constexpr bool kOfColumns = kWhich == BlockPass::kColumns;
   static constexpr bool kNarrow = kFeatures <= 64;
-  static constexpr int kGroups = kNarrow ? 1 : 2;
-  static constexpr int kBlocks = !kNarrow ? 1 : kOfColumns ? 2 : 3;  // of a multiprocessor
-  static constexpr int kSlots = !kNarrow ? 4 : kOfColumns ? 5 : 3;   // of the ring of slices
+  static constexpr int kGroups = kNarrow && !kForward ? 1 : 2;
+  static constexpr int kBlocks = !kNarrow ? 1 : kForward || kOfColumns ? 2 : 3;
+  static constexpr int kSlots = kForward ? 5 : !kNarrow ? 4 : kOfColumns ? 5 : 3;  // of the ring
+  using Problem = std::conditional_t<kForward, BlockAttention, BlockAttentionGrad>;
 };
 
 // Sizes in shared memory.
 template <class Tile>
-struct BlockGradMemory {
+struct BlockGroupMemory {
   static constexpr int kOwnRows = kGroupRows * Tile::kGroups;
   static constexpr int kThreads = kGroupThreads * Tile::kGroups;
   static constexpr int kPanels = Tile::kFeatures / 64;
@@ -48,19 +55,21 @@ struct BlockGradMemory {
   static constexpr int kOperandBytes = kPanels * kPanelBytes;  // 64 rows
   static constexpr int kSliceBytes = 2 * kOperandBytes;
   static constexpr int kStatBytes = 2 * 4 * kGroupRows;
-  static constexpr int kStatsAt = 2 * Tile::kGroups * kOperandBytes + Tile::kSlots * kSliceBytes;
+  static constexpr int kOwnBytes = (Tile::kForward ? 1 : 2) * Tile::kGroups * kOperandBytes;
+  static constexpr int kStatsAt = kOwnBytes + Tile::kSlots * kSliceBytes;
   static constexpr int kSharedBytes = kStatsAt + (Tile::kOfColumns ? Tile::kSlots * kStatBytes : 0);
 };
 
 template <class Tile>
-class BlockGradWarp {
-  using Memory = BlockGradMemory<Tile>;
+class BlockGroupWarp {
+  using Memory = BlockGroupMemory<Tile>;
+  using Problem = typename Tile::Problem;
 
  public:
-  __device__ BlockGradWarp(const BlockAttentionGrad& p, uint32_t shared)
+  __device__ BlockGroupWarp(const Problem& p, const BlockTileList& list, uint32_t shared)
       : p_(p),
         own_(shared),
-        ring_(shared + 2 * Tile::kGroups * Memory::kOperandBytes),
+        ring_(shared + Memory::kOwnBytes),
         stats_(shared + Memory::kStatsAt),
         group_(__shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0)),  // the same in a warp
         lane_(threadIdx.x % kWarp),
@@ -69,25 +78,28 @@ class BlockGradWarp {
     const int heads = static_cast<int>(p.problem.heads);
     b_ = blockIdx.y / heads;
     h_ = blockIdx.y - b_ * heads;
-    const BlockTileList& list = Tile::kOfColumns ? p.columns : p.rows;
     const int panel = first_own_ / kBlockTile;
     const int first = __ldg(list.starts + panel);
     tiles_ = reinterpret_cast<const int2*>(list.tiles) + first;
     count_ = __ldg(list.starts + panel + 1) - first;
-    if (!Tile::kOfColumns && p.dq.data == nullptr) count_ = 0;  // the statistics alone
     chunk_ = threadIdx.x % Memory::kChunks;
     copy_row_ = threadIdx.x / Memory::kChunks;
     copy_own(Tile::kOfColumns ? p.problem.k : p.problem.q, p.problem.d, 0);
-    copy_own(Tile::kOfColumns ? p.problem.v : p.grad, p.problem.dv, 1);
-    commit_copies();
     scale_ = p.problem.scale * kLog2E;
+    if constexpr (Tile::kForward) {
+      for (float& most : log_sum_) most = kLow;
+    } else {
+      if (!Tile::kOfColumns && p.dq.data == nullptr) count_ = 0;  // the statistics alone
+      copy_own(Tile::kOfColumns ? p.problem.v : p.grad, p.problem.dv, 1);
+    }
+    commit_copies();
     own_ += group_ * Memory::kOperandBytes;
   }
 
   __device__ void run() {
 #pragma unroll
     for (int n = 0; n < Tile::kSlots - 2; ++n) copy_slice(n);
-    if constexpr (!Tile::kOfColumns) {
+    if constexpr (!Tile::kOfColumns && !Tile::kForward) {
       wait_copies_but<Tile::kSlots - 2>();
       __syncthreads();
       make_stats();
@@ -99,11 +111,14 @@ class BlockGradWarp {
       wait_products_but<0>(of_scores_[panel]);
       if constexpr (Tile::kOfColumns) wait_products_but<0>(of_weights_[panel]);
     }
-    if constexpr (Tile::kOfColumns) {
-      store(p_.dk, p_.problem.d, p_.problem.scale, of_scores_);
-      store(p_.dv, p_.problem.dv, 1.0f, of_weights_);
+    const float scale = p_.problem.scale;
+    if constexpr (Tile::kForward) {
+      finish();
+    } else if constexpr (Tile::kOfColumns) {
+      store(p_.dk, p_.problem.d, {scale, scale}, of_scores_);
+      store(p_.dv, p_.problem.dv, {1.0f, 1.0f}, of_weights_);
     } else {
-      store(p_.dq, p_.problem.d, p_.problem.scale, of_scores_);
+      store(p_.dq, p_.problem.d, {scale, scale}, of_scores_);
     }
     wait_copies();
   }
@@ -113,6 +128,7 @@ class BlockGradWarp {
   static constexpr DType kStorage = PrecisionTraits<P>::kStorage;
   static constexpr Arithmetic kMath = kArithmetic<P>;
   static constexpr int kSteps = kGroupRows / 16;
+  static constexpr float kLow = -std::numeric_limits<float>::infinity();
 
   // The caller's row of a stored one, -1 past the end. kKeys: a row of K and V.
   template <bool kKeys>
@@ -170,16 +186,26 @@ class BlockGradWarp {
       const uint32_t to = ring_ + to_ * Memory::kSliceBytes;
       copy_rows<!Tile::kOfColumns>(Tile::kOfColumns ? p_.problem.q : p_.problem.k, p_.problem.d, to,
                                    first);
-      copy_rows<!Tile::kOfColumns>(Tile::kOfColumns ? p_.grad : p_.problem.v, p_.problem.dv,
-                                   to + Memory::kOperandBytes, first);
-      if (Tile::kOfColumns && threadIdx.x < Memory::kStatBytes / kChunkBytes) {
-        const int half = threadIdx.x / (kGroupRows / 4);
-        const float* from = stats_of(half) + first + 4 * (threadIdx.x % (kGroupRows / 4));
-        copy_async(stats_ + to_ * Memory::kStatBytes + kChunkBytes * threadIdx.x, from);
+      copy_rows<!Tile::kOfColumns>(second_slice(), p_.problem.dv, to + Memory::kOperandBytes,
+                                   first);
+      if constexpr (Tile::kOfColumns) {
+        if (threadIdx.x < Memory::kStatBytes / kChunkBytes) {
+          const int half = threadIdx.x / (kGroupRows / 4);
+          const float* from = stats_of(half) + first + 4 * (threadIdx.x % (kGroupRows / 4));
+          copy_async(stats_ + to_ * Memory::kStatBytes + kChunkBytes * threadIdx.x, from);
+        }
       }
       to_ = to_ + 1 < Tile::kSlots ? to_ + 1 : 0;
     }
     commit_copies();
+  }
+
+  __device__ const HeadsView& second_slice() const {
+    if constexpr (Tile::kOfColumns) {
+      return p_.grad;
+    } else {
+      return p_.problem.v;
+    }
   }
 
   // The logarithms of the softmax's sums, or delta, of all stored rows of the head.
@@ -279,12 +305,34 @@ class BlockGradWarp {
     GroupSums scores;
     multiply_own(0, scores);
     commit_products();
+    if constexpr (Tile::kForward) {
+      add_values(n, bits, scores);
+    } else {
+      add_gradients(n, bits, scores);
+    }
+    here_ = here_ + 1 < Tile::kSlots ? here_ + 1 : 0;
+  }
+
+  __device__ __forceinline__ void add_values(int n, int bits, GroupSums& scores) {
+    wait_products_but<0>(scores);
+#pragma unroll
+    for (GroupSums& sums : of_scores_) wait_products_but<0>(sums);
+    if (bits >= 0) hide(bits, n % 2, kLow, scores);
+    weigh_online(scores);
+    Packed weights;
+    pack(scores, weights);
+    begin_products();
+    add_product(weights, 1, of_scores_);
+    commit_products();
+  }
+
+  __device__ __forceinline__ void add_gradients(int n, int bits, GroupSums& scores) {
     GroupSums grads;  // of the weights
     multiply_own(1, grads);
     commit_products();
     wait_products_but<1>(scores);
     weigh(scores);
-    if (bits >= 0) hide(bits, n % 2, scores);
+    if (bits >= 0) hide(bits, n % 2, 0.0f, scores);
     Packed weights;
     if constexpr (Tile::kOfColumns) {
       pack(scores, weights);
@@ -299,7 +347,6 @@ class BlockGradWarp {
     begin_products();
     add_product(of_scores, 0, of_scores_);
     commit_products();
-    here_ = here_ + 1 < Tile::kSlots ? here_ + 1 : 0;
   }
 
   // Log sums or delta of two neighbouring columns of the sums.
@@ -339,8 +386,77 @@ class BlockGradWarp {
     }
   }
 
-  // Makes weights without an edge 0, by the tile's bits.
-  __device__ __forceinline__ void hide(int bits, int half, GroupSums& weights) const {
+  // Scores to weights that are not divided by their sum yet. A row's maximum lags behind by at most
+  // 8, and is a whole number, as in the kernels over panels, whose backward passes read the same
+  // statistics.
+  __device__ __forceinline__ void weigh_online(GroupSums& scores) {
+    if (scale_ < 0.0f) {
+#pragma unroll
+      for (auto& of_columns : scores) {
+        for (float& score : of_columns) score = score == kLow ? kLow : -score;
+      }
+    }
+    const float scale = fmaxf(fabsf(scale_), std::numeric_limits<float>::min());
+    float top[2] = {kLow, kLow};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) top[i / 2] = fmaxf(top[i / 2], scores[j][i]);
+    }
+    const bool rises = top[0] * scale > log_sum_[0] + 8.0f || top[1] * scale > log_sum_[1] + 8.0f;
+    if (__any_sync(0xffffffffu, rises)) raise(top, scale);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores[j][i] = exp2_fast(fmaf(scores[j][i], scale, -shift_of(i / 2)));
+        delta_[i / 2] += scores[j][i];
+      }
+    }
+  }
+
+  // Before a row's first edge, weights of nothing.
+  __device__ float shift_of(int upper) const {
+    return log_sum_[upper] == kLow ? 0.0f : log_sum_[upper];
+  }
+
+  __device__ void raise(float (&top)[2], float scale) {
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      float most = top[upper] * scale;
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      const float raised = fmaxf(log_sum_[upper], ceilf(most));
+      const float factor = log_sum_[upper] == raised ? 1.0f : exp2f(log_sum_[upper] - raised);
+      log_sum_[upper] = raised;
+      delta_[upper] *= factor;
+#pragma unroll
+      for (GroupSums& sums : of_scores_) {
+        for (int j = 0; j < 8; ++j) {
+          for (int odd = 0; odd < 2; ++odd) sums[j][2 * upper + odd] *= factor;
+        }
+      }
+    }
+  }
+
+  // The results, divided by the sums of their weights.
+  __device__ void finish() {
+    float scale[2];
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      float sum = delta_[upper];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      scale[upper] = sum > 0.0f ? reciprocal_fast(sum) : 0.0f;
+      const int id = row_id<false>(first_own_ + warp_row_ + 8 * upper + lane_ / 4);
+      if (id < 0 || lane_ % 4 != 0) continue;
+      p_.stats[blockIdx.y * p_.queries + id] = {shift_of(upper), scale[upper]};
+    }
+    store(p_.out, p_.problem.dv, scale, of_scores_);
+  }
+
+  // Numbers without an edge are `none`, by the tile's bits.
+  __device__ __forceinline__ void hide(int bits, int half, float none, GroupSums& weights) const {
     const int own = (first_own_ + warp_row_) % kBlockTile + lane_ / 4;
     const int other = kGroupRows * half + 2 * (lane_ % 4);
     const uint32_t* words = p_.bits + int64_t{bits} * (kBlockTile * kBlockTileWords);
@@ -354,12 +470,13 @@ class BlockGradWarp {
                 ? __ldg(words + kBlockTileWords * (other + 8 * j + i % 2) + own / 32)
                 : __ldg(words + kBlockTileWords * (own + i / 2 * 8) + 2 * half + j / 4);
         const int bit = Tile::kOfColumns ? own % 32 + i / 2 * 8 : other % 8 + 8 * (j % 4) + i % 2;
-        weights[j][i] = word >> bit & 1u ? weights[j][i] : 0.0f;
+        weights[j][i] = word >> bit & 1u ? weights[j][i] : none;
       }
     }
   }
 
-  __device__ void store(const HeadsView& view, int64_t width, float scale,
+  // Sums times the scales of the lane's two rows.
+  __device__ void store(const HeadsView& view, int64_t width, const float (&scale)[2],
                         const GroupSums (&sums)[Memory::kPanels]) const {
     if (view.data == nullptr) return;
     const MutableDenseView to = view.mutable_of(b_, h_);
@@ -372,12 +489,13 @@ class BlockGradWarp {
       for (int j = 0; j < 8 * Memory::kPanels; ++j) {
         if (8 * j >= width) break;
         const float (&v)[4] = sums[j / 8][j % 8];
-        pairs[4 * j] = pack_pair<kStorage>(scale * v[2 * upper], scale * v[2 * upper + 1]);
+        pairs[4 * j] =
+            pack_pair<kStorage>(scale[upper] * v[2 * upper], scale[upper] * v[2 * upper + 1]);
       }
     }
   }
 
-  const BlockAttentionGrad& p_;
+  const Problem& p_;
   uint32_t own_;
   uint32_t ring_;
   uint32_t stats_;
@@ -394,40 +512,61 @@ class BlockGradWarp {
   int to_ = 0;    // slot that the next slice is copied to
   int here_ = 0;  // slot of the slice that is added
   float scale_;
-  float log_sum_[2];
-  float delta_[2];
+  float log_sum_[2];     // forward: the maximum
+  float delta_[2] = {};  // forward: the sum of the weights
   GroupSums of_scores_[Memory::kPanels] = {};
   GroupSums of_weights_[Tile::kOfColumns ? Memory::kPanels : 1] = {};
 };
 
 template <class Tile>
-__global__ void __launch_bounds__(BlockGradMemory<Tile>::kThreads, Tile::kBlocks)
-    block_grad_kernel(const __grid_constant__ BlockAttentionGrad p) {
+__device__ const BlockTileList& block_tiles(const typename Tile::Problem& p) {
+  if constexpr (Tile::kForward) {
+    return p.tiles;
+  } else {
+    return Tile::kOfColumns ? p.columns : p.rows;
+  }
+}
+
+template <class Tile>
+__global__ void __launch_bounds__(BlockGroupMemory<Tile>::kThreads, Tile::kBlocks)
+    block_group_kernel(const __grid_constant__ typename Tile::Problem p) {
   char* memory = dynamic_shared();
-  BlockGradWarp<Tile> warp(p, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+  BlockGroupWarp<Tile> warp(p, block_tiles<Tile>(p), shared);
   warp.run();
 }
 
 template <class Tile>
-void launch_block_grad(const BlockAttentionGrad& p, Stream stream) {
-  using Memory = BlockGradMemory<Tile>;
-  const auto kernel = block_grad_kernel<Tile>;
+void launch_block_group(const char* call, const typename Tile::Problem& p, Stream stream) {
+  using Memory = BlockGroupMemory<Tile>;
+  const auto kernel = block_group_kernel<Tile>;
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, Memory::kSharedBytes, prepared);
   const int64_t heads = p.problem.batches * p.problem.heads;
   const int64_t panels = ceil_div<int64_t>(Tile::kOfColumns ? p.keys : p.queries, kBlockTile);
-  const dim3 grid =
-      grid_of(panels * kBlockTile, Memory::kOwnRows, heads, "attention_blocks_backward");
-  launch_shared("attention_blocks_backward", kernel, grid, Memory::kThreads, Memory::kSharedBytes,
-                stream, p);
+  const dim3 grid = grid_of(panels * kBlockTile, Memory::kOwnRows, heads, call);
+  launch_shared(call, kernel, grid, Memory::kThreads, Memory::kSharedBytes, stream, p);
 }
 
 template <Precision P, int kFeatures>
-void run_block_grad(const BlockAttentionGrad& p, Stream stream) {
-  launch_block_grad<BlockGradTile<P, kFeatures, false>>(p, stream);
+void run_block_group(const BlockAttention& p, Stream stream) {
+  launch_block_group<BlockGroupTile<P, kFeatures, BlockPass::kForward>>("attention_blocks", p,
+                                                                        stream);
+}
+
+template <Precision P, int kFeatures>
+void run_block_group(const BlockAttentionGrad& p, Stream stream) {
+  const char* call = "attention_blocks_backward";
+  launch_block_group<BlockGroupTile<P, kFeatures, BlockPass::kRows>>(call, p, stream);
   if (p.dk.data != nullptr || p.dv.data != nullptr) {
-    launch_block_grad<BlockGradTile<P, kFeatures, true>>(p, stream);
+    launch_block_group<BlockGroupTile<P, kFeatures, BlockPass::kColumns>>(call, p, stream);
   }
+}
+
+template <Precision P, class Problem>
+void run_block_groups(const Problem& p, Stream stream) {
+  const bool wide = p.problem.d > 64 || p.problem.dv > 64;
+  wide ? run_block_group<P, 128>(p, stream) : run_block_group<P, 64>(p, stream);
 }
 
 }  // namespace gnnsparse::cuda
