@@ -74,6 +74,33 @@ def test_two_processes_share_the_samples_of_one(train: Callable[..., Run], tmp_p
 
 
 @pytest.mark.parametrize(
+    ("words", "devices", "rtol"),
+    [
+        ("model=gcn precision=fp16", 2, 2e-2),
+        ("model=agnn precision=fp16", 4, 2e-2),
+        ("model=graph_transformer", 3, 1e-3),
+        ("model=graphsage sampler=neighbor", 4, None),  # batch norms count nodes that two ranks have twice
+    ],
+)
+def test_models_train_on_several_devices_by_the_defaults_of_a_data_set(
+    train: Callable[..., Run], tmp_path: Path, words: str, devices: int, rtol: float | None
+) -> None:
+    """Of products_like, a thousandth: `auto` decides how products and nodes are divided."""
+    options = (*words.split(), "dataset=products_like", "dataset.scale=0.001", "device=cpu", "seed=1")
+    for count in (1, devices):
+        (tmp_path / str(count)).mkdir()
+        more = ("trainer.max_epochs=3", "trainer.log_every=1", "model.dropout=0", f"trainer.devices={count}")
+        done = train(*options, *more, folder=tmp_path / str(count))
+        assert (done.status, done.errors) == (0, "")
+        assert done.result.get("devices", 1) == count
+    found, alone = losses(tmp_path / str(devices)), losses(tmp_path / "1")
+    assert found.shape == alone.shape
+    assert found.isfinite().all()
+    if rtol is not None:
+        torch.testing.assert_close(found, alone, rtol=rtol, atol=0.0)
+
+
+@pytest.mark.parametrize(
     ("model", "whole"), [("graphsage", "false"), ("gcn", "false"), ("gcn", "true")], ids=str
 )
 def test_two_processes_train_on_a_graph_on_disk_as_one(
