@@ -193,7 +193,8 @@ class PaddedTypedDraw:
         (first, stride), indptr = self.room.columns[key], made.drawn.indptr
         places = self._places[:room]
         row = torch.searchsorted(indptr[1:], places, right=True)
-        col = resized(made.numbers, room) * stride + first
+        # Without room for a node its number is out of range.
+        col = resized(made.numbers, room).clamp_(max=self.room.nodes[key[0]] - 1) * stride + first
         both = torch.stack([row + begin + self._starts[key[2]], col.long()])
         found = torch.where(places < indptr[-1:], both, self._last[:, None]).unbind()
         if not self.room.mean:

@@ -23,7 +23,7 @@ from gnnsparse.train import SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.data import StepInput
 from gnnsparse.train.device import numerics
 from gnnsparse.train.steps import obstacle
-from gnnsparse.train.tasks.typed_node import room_of
+from gnnsparse.train.tasks.typed_node import columns_of, room_of
 from tests import emulated
 from tests.sampling.test_typed_sampling import NODES, RELATIONS, drawn_graph
 from tests.tasks import PlainRecorder, run_in_chunks, typed_nodes
@@ -130,6 +130,25 @@ def results(module: Any, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tens
     loss.backward()
     grads = {name: of.grad.clone() for name, of in module.named_parameters() if of.grad is not None}
     return loss.detach(), grads
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_what_has_no_room_stays_in_its_arrays(device: str, mean: bool) -> None:
+    """A kernel that sorts by numbers out of range would write anywhere."""
+    _, data = data_of("hgt", device)
+    sampler, seeds = data._samples._sampler, torch.arange(8, device=device)
+    room = room_of([sampler.sample({"paper": seeds})], sampler, mean=mean)
+    for kind in room.nodes:
+        nodes = {**room.nodes, kind: 9 if kind == "paper" else 2}
+        small = replace(room, nodes=nodes, columns=columns_of(nodes, sampler.relations, mean))
+        for fewer in (small, replace(small, reached={of: [8, 1] for of in nodes})):
+            flat, fits = PaddedTypedDraw(sampler, "paper", fewer)(seeds.int(), torch.zeros_like(seeds[:1]))
+            assert not bool(fits)
+            rows, cols, nnz = fewer.size
+            for array, most in zip(flat[1:6], (nnz, cols - 1, nnz, rows - 1, nnz - 1), strict=True):
+                assert 0 <= int(array.min()) <= int(array.max()) <= most
+    tight = replace(room, edges={key: [min(of, 3) for of in sizes] for key, sizes in room.edges.items()})
+    assert not bool(PaddedTypedDraw(sampler, "paper", tight)(seeds.int(), torch.zeros_like(seeds[:1]))[1])
 
 
 @pytest.mark.parametrize("name", MODELS)

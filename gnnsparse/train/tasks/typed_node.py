@@ -23,7 +23,7 @@ from gnnsparse.runtime.memo import cached_property
 from gnnsparse.sampling.blocks import BlockArrays, prepare_block
 from gnnsparse.sampling.typed import PaddedTypedDraw, TypedNeighborSampler, TypedRoom, TypedSubgraph
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.sparse.typed import StaticTypedGraph, TypedGraph, starts_of
+from gnnsparse.sparse.typed import Relation, StaticTypedGraph, TypedGraph, starts_of
 from gnnsparse.train.data import PreparedData
 from gnnsparse.train.device import numerics
 from gnnsparse.train.module import TaskModule
@@ -135,11 +135,7 @@ class TypedBatches(NodeBatches):
 
 
 def room_of(samples: Sequence[TypedSubgraph], sampler: TypedNeighborSampler, *, mean: bool) -> TypedRoom:
-    """Return room that samples hardly ever exceed, after some that were drawn for equally many seeds.
-
-    With `mean` the columns of a source follow one another, as RGCNConv multiplies it by all matrices at once;
-    else those of a relation, as `TypedGraph.block_edges` has them.
-    """
+    """Return room that samples hardly ever exceed, after some that were drawn for equally many seeds."""
     counts = {kind: [sample.num_nodes[kind] for sample in samples] for kind in sampler.num_nodes}
     reached = {
         kind: [size_for(sizes, sampler.num_nodes[kind]) for sizes in zip(*counts[kind], strict=True)]
@@ -155,15 +151,25 @@ def room_of(samples: Sequence[TypedSubgraph], sampler: TypedNeighborSampler, *, 
             if most := reached[key[2]][hop] * layer.fanout:
                 sizes = [sample.num_edges[key][hop] for sample in samples]
                 edges[key][hop] = rounded(max(1, size_for(sizes, most)))
+    return TypedRoom(nodes, reached, edges, columns_of(nodes, sampler.relations, mean), mean)
+
+
+def columns_of(
+    nodes: Mapping[str, int], relations: Sequence[Relation], mean: bool
+) -> dict[Relation, tuple[int, int]]:
+    """Return the columns of relations, see TypedRoom.
+
+    With `mean` the columns of a source follow one another, as RGCNConv multiplies it by all matrices at once;
+    else those of a relation, as `TypedGraph.block_edges` has them.
+    """
     if not mean:
-        firsts = starts_of({key: nodes[key[0]] for key in edges})
-        return TypedRoom(nodes, reached, edges, {key: (first, 1) for key, first in firsts.items()}, mean)
-    leaving = {kind: [key for key in edges if key[0] == kind] for kind in nodes}
+        firsts = starts_of({key: nodes[key[0]] for key in relations})
+        return {key: (first, 1) for key, first in firsts.items()}
+    leaving = {kind: [key for key in relations if key[0] == kind] for kind in nodes}
     firsts = starts_of({kind: nodes[kind] * len(keys) for kind, keys in leaving.items()})
-    columns = {
+    return {
         key: (firsts[kind] + at, len(keys)) for kind, keys in leaving.items() for at, key in enumerate(keys)
     }
-    return TypedRoom(nodes, reached, edges, columns, mean)
 
 
 class StaticTyped(StaticArrays):
