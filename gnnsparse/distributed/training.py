@@ -87,8 +87,9 @@ def sum_gradients(parameters: Iterable[torch.Tensor], group: dist.ProcessGroup |
             by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
     for gradients in by_dtype.values():
         total = sum_over_ranks(torch.cat([gradient.flatten() for gradient in gradients]), group)
-        for gradient, part in zip(gradients, total.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(part.reshape(gradient.shape))
+        parts = total.split([gradient.numel() for gradient in gradients])
+        shaped = [part.view_as(one) for one, part in zip(gradients, parts, strict=True)]
+        torch._foreach_copy_(gradients, shaped)  # one launch
 
 
 class RowGather:
