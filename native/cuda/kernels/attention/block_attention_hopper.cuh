@@ -29,9 +29,9 @@ inline constexpr int kPanelBytes = 128 * kGroupRows;  // 64 features of 64 rows
 enum class BlockPass { kForward, kRows, kColumns };
 
 // How blocks share out a head. Blocks of one warpgroup hide one another's beginnings and ends, but
-// those of wide heads would fit a multiprocessor once, and forward they would read K and V from L2
-// more often than it can give them: there two warpgroups share the slices. With fewer registers
-// than these the compiler has each product end before the next instruction.
+// backward those of wide heads would fit a multiprocessor once: there two warpgroups share the
+// slices. With fewer registers than these the compiler has each product end before the next
+// instruction.
 template <Precision kPrecision, int kHeadFeatures, BlockPass kWhich>
 struct BlockGroupTile {
   static constexpr Precision P = kPrecision;
@@ -39,9 +39,10 @@ struct BlockGroupTile {
   static constexpr bool kForward = kWhich == BlockPass::kForward;
   static constexpr bool kOfColumns = kWhich == BlockPass::kColumns;
   static constexpr bool kNarrow = kFeatures <= 64;
-  static constexpr int kGroups = kNarrow && !kForward ? 1 : 2;
-  static constexpr int kBlocks = !kNarrow ? 1 : kForward || kOfColumns ? 2 : 3;
-  static constexpr int kSlots = kForward ? 5 : !kNarrow ? 4 : kOfColumns ? 5 : 3;  // of the ring
+  static constexpr int kGroups = kNarrow || kForward ? 1 : 2;
+  // Of a multiprocessor, and of the ring of slices.
+  static constexpr int kBlocks = kForward ? (kNarrow ? 4 : 2) : !kNarrow ? 1 : kOfColumns ? 2 : 3;
+  static constexpr int kSlots = kForward ? 3 : !kNarrow ? 4 : kOfColumns ? 5 : 3;
   using Problem = std::conditional_t<kForward, BlockAttention, BlockAttentionGrad>;
 };
 

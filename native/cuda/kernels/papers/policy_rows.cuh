@@ -46,6 +46,21 @@ struct PolicyRows {
     }
   }
 
+  // As gather(), where all slots and features exist and a row has less than 4 GB. `x` is the lane's
+  // first feature in the first row.
+  __device__ static void gather_whole(const Storage* x, uint32_t stride,
+                                      const int32_t (&columns)[kLaneSlots],
+                                      Vec16 (&rows)[kLaneSlots]) {
+    const auto bytes = static_cast<uint32_t>(stride * sizeof(Storage));
+#pragma unroll
+    for (int q = 0; q < kLaneSlots; ++q) {
+      const char* row =
+          reinterpret_cast<const char*>(x) + uint64_t{static_cast<uint32_t>(columns[q])} * bytes;
+      rows[q] = Vec16{};
+      load<true>(reinterpret_cast<const Storage*>(row), kFeatures, 0, rows[q]);
+    }
+  }
+
   // The registers out of shared memory, where row s of the K tile has its features at
   // `rows` + s * kStagedRowBytes.
   __device__ static void take(uint32_t rows, int lane, Registers& reg) {
@@ -83,14 +98,15 @@ struct PolicyRows {
   }
 
  private:
+  template <bool kWhole = false>
   __device__ static void load(const Storage* row, int left, int group, Vec16& out) {
     if constexpr (kOrder == FeatureOrder::kVector) {
-      if (kFeatures * group < left) out = load_vec16(row + kFeatures * group);
+      if (kWhole || kFeatures * group < left) out = load_vec16(row + kFeatures * group);
     } else if constexpr (kOrder == FeatureOrder::kPairs) {
 #pragma unroll
       for (int c = 0; c < kFeatures / 2; ++c) {
         const int feature = Tile::feature(kOrder, group, 2 * c);
-        if (feature >= left) continue;
+        if (!kWhole && feature >= left) continue;
         if constexpr (kWords<P>) {
           const uint2 two = __ldg(reinterpret_cast<const uint2*>(row + feature));
           out.word[2 * c] = two.x;
@@ -103,7 +119,7 @@ struct PolicyRows {
 #pragma unroll
       for (int i = 0; i < kFeatures; ++i) {
         const int feature = Tile::feature(kOrder, group, i);
-        if (feature >= left) continue;
+        if (!kWhole && feature >= left) continue;
         const uint32_t bits = __ldg(row + feature);
         if constexpr (kWords<P>) {
           out.word[i] = bits;

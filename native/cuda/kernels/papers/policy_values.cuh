@@ -74,10 +74,6 @@ class WindowBlocks {
     }
   }
 
- private:
-  __device__ int slot_of(int r) const {
-    return first_ + Tile::slot(0, kLaneSlots / Tile::kRegisters * r);
-  }
   // Of a K tile whose blocks are whole, as nearly all are.
   __device__ void load_whole(int tile, int position, Registers& reg) const {
     const int64_t at = int64_t{position} * window_ + (tile * kTileRows << log_block_);
@@ -92,6 +88,11 @@ class WindowBlocks {
         reg[r] = values_.one(place) | values_.one(place + window_) << 16;
       }
     }
+  }
+
+ private:
+  __device__ int slot_of(int r) const {
+    return first_ + Tile::slot(0, kLaneSlots / Tile::kRegisters * r);
   }
   __device__ uint32_t element(int row, int position, uint32_t skip) const {
     if (position >= slots_ || (skip & 1u)) return 0;
