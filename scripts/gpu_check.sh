@@ -98,7 +98,7 @@ fit() {
 choices() {
   mkdir -p "$out"
   "$python" -m gnnsparse.cli.main bench kernels --device cuda \
-    --matrix reddit_like products_like amazon_like arxiv_like dd_like --width 32 128 256 \
+    --matrix reddit_like products_like amazon_like arxiv_like dd_like --width 41 128 256 602 \
     --precision fp16 tf32 fp32 --peers none --timing graph --out "$out/choices.json"
 }
 
