@@ -11,7 +11,6 @@ import torch
 from gnnsparse import _native
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import (
-    HALF_VECTOR_BYTES,
     SECTOR_BYTES,
     SLICE_BYTES,
     VECTOR_BYTES,
@@ -78,13 +77,12 @@ class CudaLoader:
     padded to whole sectors at least: otherwise each slice of every other row would touch one sector more.
     They become multiples of `whole` bytes, which pays where each is read often; rows of up to `unpacked`
     bytes count as one slice there. `scale`, float32 [rows], are factors of X's rows; with `rounds` it rounds
-    to TF32. `halves`: the kernels also read rows of half vectors, which pays where no row is read often;
-    `elements`: they read element by element, so that rows may begin and end anywhere.
+    to TF32. `as_is`, if not 0: the kernel reads rows of multiples of so many bytes as they are.
     """
 
     def __init__(
         self, precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False,
-        whole: int = VECTOR_BYTES, unpacked: int = SLICE_BYTES, halves: bool = False, elements: bool = False,
+        whole: int = VECTOR_BYTES, unpacked: int = SLICE_BYTES, as_is: int = 0,
     ) -> None:  # fmt: skip
         self.dtype = dtype = precision.storage
         self.scale, self.rounds = scale, rounds
@@ -93,10 +91,8 @@ class CudaLoader:
         self.padded = -(-width // per_vector) * per_vector
         self.packed = -(-width // per_unit) * per_unit if in_units else self.padded
         self.aligned = whole if in_units else VECTOR_BYTES
-        if halves and width * dtype.itemsize % HALF_VECTOR_BYTES == 0:
-            self.padded, self.aligned = width, HALF_VECTOR_BYTES
-        if elements:
-            self.padded, self.aligned = width, dtype.itemsize
+        if as_is and width * dtype.itemsize % as_is == 0:
+            self.padded, self.aligned = width, as_is
 
     def __call__(self, x: torch.Tensor) -> _native.Dense:
         """Return the native handle of X, or of a copy."""

@@ -14,13 +14,21 @@ from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.formats.convert import place_values
 from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS, packed_kernel, why_not_packed
-from gnnsparse.ops.dense import CudaLoader, aligned_values, new_result, padded_width, partial_sums
+from gnnsparse.ops.dense import (
+    CudaLoader,
+    aligned_values,
+    has_padded_rows,
+    new_result,
+    padded_width,
+    partial_sums,
+)
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, Problem, WindowPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.plan.panel import reads_lines
 from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import (
+    HALF_VECTOR_BYTES,
     NARROW_WIDTH,
     SECTOR_BYTES,
     SLICE_BYTES,
@@ -45,10 +53,19 @@ def bind(
         if width == 0 or kernels.csr.nnz == 0:
             rows = kernels.csr.rows
             return lambda x, values, out=None: x.new_zeros(rows, width) if out is None else out.zero_()
-        chosen = plan or kernels.plan_of(product)
+        given = "packed" if dtype is kernels.precision.storage else "converted"
+        chosen = plan or kernels.plan_of(replace(product, rows_of_x=given))
         bound = _BINDERS[type(chosen)](kernels, chosen, product, mean)
         launch = _native_launch(kernels, bound, product, dtype)
         run, adds = _python_call(kernels, bound, width), bound.load_to_add is not None
+        # A batch is multiplied once or twice, and has few rows.
+        if plan is None and kernels.dispatch_cache.repeats and padded_width(width, dtype) != width:
+            other = kernels.plan_of(replace(product, rows_of_x="padded"))
+            if replace(other, reasons=()) != replace(chosen, reasons=()):
+                padded = _BINDERS[type(other)](kernels, other, product, mean)
+                run = _by_rows(run, _python_call(kernels, padded, width))
+                if launch is not None:
+                    launch.set_padded(_native_launch(kernels, padded, product, dtype))
         return Launchable(kernels.csr.device, run, launch, mean, adds)
 
     return kernels.memo.get(BoundCall(product, dtype, plan, mean), make)
@@ -125,6 +142,19 @@ def _python_call(kernels: KernelCache, bound: _Bound, width: int) -> SpmmCall:
     return run
 
 
+def _by_rows(packed: SpmmCall, padded: SpmmCall) -> SpmmCall:
+    """Return a call that is `padded` where X has padded rows, unless it adds to what is there."""
+
+    def run(
+        x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None, add: bool = False
+    ) -> torch.Tensor:
+        if has_padded_rows(x) and not add:
+            return padded(x, values, out)
+        return packed(x, values, out, add) if add else packed(x, values, out)
+
+    return run
+
+
 def _native_launch(kernels: KernelCache, bound: _Bound, product: Product, dtype: torch.dtype) -> Any:
     """Return the native object that queues a product without edge values in one call; None: there is none."""
     gpu, device, csr, work = path(), kernels.csr.device, kernels.csr, bound.work
@@ -160,13 +190,15 @@ def _csr(kernels: KernelCache, plan: CsrPlan, product: Product, mean: bool) -> _
         own, col_scale, weighted = kernels.values, kernels.col_scale, True
     row_scale, view = kernels.row_factors(weighted, mean), kernels.csr.view
     groups = kernels.row_groups(plan.group, plan.row_limit) if plan.group else None
+    size = precision.storage.itemsize
+    as_is = size if plan.narrow else plan.row_unit(width * size)
 
     def with_values(values: torch.Tensor) -> tuple[_native.Csr, _native.StoredRows]:
         return view, path().native.StoredRows(None, row_ids, row_scale, aligned_values(values, precision))
 
     return _Bound(
         "csr", view, path().native.StoredRows(None, row_ids, row_scale, own),
-        kernels.row_work(plan.row_limit), CudaLoader(precision, width, col_scale, elements=plan.narrow),
+        kernels.row_work(plan.row_limit), CudaLoader(precision, width, col_scale, as_is=as_is),
         how=(_lanes(plan, groups),), with_values=with_values,
     )  # fmt: skip
 
@@ -193,7 +225,7 @@ def _panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: bool) 
         "panel", kernels.view(height, not plan.prescale),
         path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean)),
         kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels),
-        make_load(halves=few and not problem.slice_is_resident), height,
+        make_load(as_is=HALF_VECTOR_BYTES if few and not problem.slice_is_resident else 0), height,
         # Kernels of panels of bits add to memory, and then read whole vectors.
         after_width=(plan.slices,), load_to_add=make_load() if values is None else None,
     )  # fmt: skip

@@ -58,6 +58,8 @@ class Problem:
         groups: number of groups of rows that share column slots; 0: all rows, `slot_rows` at a time.
         balance: how windows are cut into parts that take about equally long, as `prepare` was asked for.
         quantization: the precision of 8 bits in which X is stored; None: that of `precision`.
+        rows_of_x: "packed"; "padded", as are the result's (`ops.dense.padded_width`); or "converted": X has
+            another dtype, so that every kernel reads a copy.
     """
 
     op: str
@@ -77,6 +79,7 @@ class Problem:
     groups: int = 0
     balance: str = field(default="auto", kw_only=True)
     quantization: Precision | None = field(default=None, kw_only=True)
+    rows_of_x: str = field(default="packed", kw_only=True)
 
     @cached_property
     def record(self) -> GpuRecord:
@@ -124,7 +127,8 @@ class Problem:
         The models are fitted to rows of whole sectors. At other widths a kernel copies X, reads parts of
         lines and shifts results, which takes about `odd_row_passes` of the record over the dense operands.
         """
-        if self.op != "spmm" or self.quantization or self.is_short or self.row_bytes % unit == 0:
+        odd = self.row_bytes % unit != 0 and self.rows_of_x != "padded"
+        if self.op != "spmm" or self.quantization or self.is_short or not odd:
             return 0.0
         memory = self.record.memory
         return memory.odd_row_passes * float(pass_us(memory, self.pass_bytes))

@@ -39,6 +39,23 @@ class CsrPlan(Plan):
     prescale: bool = True
     narrow: bool = False
 
+    def row_unit(self, row_bytes: int) -> int:
+        """Return at multiples of how many bytes rows of X may begin to be read as they are."""
+        if not self.group or row_bytes % VECTOR_BYTES == 0 or row_bytes <= _native.SHORT_UNIT_ROW:
+            return VECTOR_BYTES
+        return next(unit for unit in (8, 4, 2) if row_bytes % unit == 0)
+
+
+def _lane_slices(row_bytes: int, unit: int) -> float:
+    """Return the slices of a row that lanes take as long for as for those of vectors.
+
+    A half takes the time of a word, and a short row that of the words of a warp, fitted to an H200.
+    """
+    if unit == VECTOR_BYTES:
+        return row_bytes / SLICE_BYTES
+    slices = row_bytes // unit * max(unit, 4) / SLICE_BYTES
+    return slices if slices > 4 else 5 if slices > 2 else 2.5
+
 
 def _power_of_two_at_least(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
@@ -137,21 +154,25 @@ class _CsrKernel(Kernel):
         if plan.narrow:
             return float(narrow_us(load, record.memory, record.csr, problem.width))
         us = float(csr_us(load, record.memory, record.csr, problem.arithmetic, plan.group > 0, problem.op))
-        return us + problem.odd_rows_us(VECTOR_BYTES)
+        return us + problem.odd_rows_us(self._unit(problem, plan))
+
+    def _unit(self, problem: Problem, plan: CsrPlan) -> int:
+        return VECTOR_BYTES if problem.rows_of_x == "converted" else plan.row_unit(problem.row_bytes)
 
     def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
         """Return the quantities that the model computes the time of a plan from."""
+        unit = self._unit(problem, plan)
         part = max(plan.group, min(plan.row_limit, problem.longest_row))
         shifted = 0.5 if problem.is_short else 4 / problem.precision.storage.itemsize
         return CsrLoad(
             rows=problem.rows,
             nnz=problem.nnz,
             near=problem.near,
-            slices=problem.row_bytes / SLICE_BYTES,
+            slices=_lane_slices(problem.row_bytes, unit),
             in_use=problem.cols * min(SLICE_BYTES, problem.row_bytes),
             pass_bytes=problem.pass_bytes,
             longest=part * plan.lanes / plan.row_lanes,
-            shifted=shifted if problem.row_bytes % VECTOR_BYTES else 0,
+            shifted=shifted if problem.row_bytes % unit else 0,
         )
 
 

@@ -31,7 +31,8 @@ _LEAST_FILL = 0.5
 class Product:
     """What an operation, "spmm", "sddmm", "attention" or "attention_grad", is asked to compute.
 
-    `width` is the columns of X or the features of q and k; the last three are fields of an AttentionProblem.
+    `width` is the columns of X or the features of q and k; `rows_of_x` is a field of Problem, and the three
+    before it are fields of an AttentionProblem.
     """
 
     op: str
@@ -40,6 +41,7 @@ class Product:
     value_width: int = 0
     heads: int = 1
     has_score_terms: bool = False
+    rows_of_x: str = "packed"
 
 
 @dataclass(frozen=True)
@@ -419,7 +421,8 @@ class KernelCache:
 
         def make() -> Plan:
             if self.tuner is not None and product.op in ("spmm", "sddmm"):
-                return self.tuner(self, product)
+                packed = replace(product, rows_of_x="packed")
+                return self.tuner(self, product) if product == packed else self.plan_of(packed)
             problem = self.problem(product, transpose)
             if refused and isinstance(problem, AttentionProblem):
                 problem = replace(problem, refused=refused)
@@ -430,7 +433,8 @@ class KernelCache:
     def use_plan(self, product: Product, plan: Plan) -> None:
         """Replace the plan of an operation, and drop the calls that were bound to the former plan."""
         with self.memo.lock:
-            self.memo.put(("plan", product, self.quantization), plan)
+            for rows in ("packed", "padded", "converted"):
+                self.memo.put(("plan", replace(product, rows_of_x=rows), self.quantization), plan)
             self.memo.drop(lambda key: isinstance(key, BoundCall) and key.product == product)
             self.dispatch_cache.clear()
 
@@ -461,7 +465,7 @@ class KernelCache:
             bytewise = op == "spmm" and not product.edge_values
             return Problem(
                 *common, product.edge_values, weighted, panels, near, slot_rows, groups, balance=self.balance,
-                quantization=self.quantization if bytewise else None,
+                quantization=self.quantization if bytewise else None, rows_of_x=product.rows_of_x,
             )  # fmt: skip
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(

@@ -20,6 +20,7 @@ void bind_constants(py::module_& m) {
   // Columns of X and nonzeros at most where a warp of the csr kernel takes nonzeros side by side.
   m.attr("NARROW_WIDTH") = kNarrowWidth;
   m.attr("MOST_NARROW_NNZ") = kMostNarrowNnz;
+  m.attr("SHORT_UNIT_ROW") = kShortUnitRow;
   // Rows of panels for SDDMM and attention, and of those that four warps of attention share.
   m.attr("SCORE_PANEL_ROWS") = kQueryRows;
   m.attr("TALL_PANEL_ROWS") = kTallPanelRows;

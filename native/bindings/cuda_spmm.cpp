@@ -41,7 +41,8 @@ void spmm_csr(const CsrHandle& a, const StoredRowsHandle& rows, const WorkListHa
   p.lanes = csr_lanes(lanes);
   const bool narrow = p.lanes.narrow;
   if (narrow) require_narrow(p.a, p.lanes, n);
-  const int whole = narrow ? static_cast<int>(size_of(storage_of(precision))) : 16;
+  const auto element = static_cast<int>(size_of(storage_of(precision)));
+  const int whole = narrow ? element : row_unit(p.lanes, n * element);
   p.x = vector_matrix(x, p.a.cols, n, precision, "x", whole);
   if (p.x.stride * size_of(p.x.dtype) > UINT32_MAX) reject("x", "rows are 4 GiB long or longer");
   // Rows that a format keeps out of its windows go to places in a larger result.
@@ -176,6 +177,7 @@ Launch launch_panel(const py::object& a, const py::object& rows, const py::objec
 void bind_launches(py::module_& m) {
   bind_spmm_launch(m);
   py::class_<SpmmLaunch, Launch>(m, "SpmmLaunch", py::module_local())
+      .def("set_padded", &SpmmLaunch::set_padded, py::arg("launch"))
       .def_static("csr", &launch_csr, py::arg("a"), py::arg("rows"), py::arg("work"),
                   py::arg("lanes"), py::arg("precision"), py::arg("result"), py::arg("layout"),
                   py::arg("queue"))

@@ -217,19 +217,24 @@ Memory SpmmLaunch::partials_view(const Memory& scratch, bool ready) const {
   return made;
 }
 
+bool SpmmLaunch::has_padded_rows(const Strided<2>& x) const {
+  return whole_ != width_ && x.stride[1] == 1 && x.stride[0] == whole_;
+}
+
 py::object SpmmLaunch::new_result(const Strided<2>& x) const {
-  if (whole_ == width_ || x.stride[1] != 1 || x.stride[0] != whole_) return make_result_();
+  if (!has_padded_rows(x)) return make_result_();
   // Detached, it is no view to autograd, so that it may be changed in place.
   return make_whole_().attr("narrow")(1, 0, width_).attr("detach")();
 }
 
 py::object SpmmLaunch::operator()(const ExchangedTensor& shown) const {
+  Strided<2> x;
+  if (!set_strided(shown, &x)) return py::none();
+  if (padded_ != nullptr && has_padded_rows(x)) return (*padded_)(shown);
   if (number(owned(PyObject_CallNoArgs(queue_.device.ptr()))) != queue_.device_index) {
     return py::none();
   }
   const Address stream = current_stream();
-  Strided<2> x;
-  if (!set_strided(shown, &x)) return py::none();
   const bool ready = is_ready(x);
   py::object y = new_result(x);
   const Dense y_view = new_dense(y, "y");

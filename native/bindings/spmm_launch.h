@@ -70,6 +70,8 @@ class SpmmLaunch {
 
   // Whether X has the shape, the dtype and the device that the product is bound to.
   bool takes(const ExchangedTensor& x) const;
+  // What queues the product of an X with padded rows in place of this.
+  void set_padded(std::shared_ptr<SpmmLaunch> launch) { padded_ = std::move(launch); }
   // Queues the product and returns its result; None where another GPU is the current one.
   py::object operator()(const ExchangedTensor& x) const;
 
@@ -77,6 +79,7 @@ class SpmmLaunch {
   bool is_ready(const Strided<2>& x) const;
   Dense packed_view(const Memory& scratch) const;
   Memory partials_view(const Memory& scratch, bool ready) const;
+  bool has_padded_rows(const Strided<2>& x) const;
   py::object new_result(const Strided<2>& x) const;
   Address current_stream() const;
 
@@ -84,6 +87,7 @@ class SpmmLaunch {
   int64_t rows_, cols_, width_, whole_, partial_count_;
   XLayout layout_;
   LaunchQueue queue_;
+  std::shared_ptr<SpmmLaunch> padded_;
   ExchangedTensor like_;
   DType storage_;
   Element storage_element_;

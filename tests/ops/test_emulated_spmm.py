@@ -18,7 +18,13 @@ from gnnsparse.ops import spmm_cuda
 from gnnsparse.plan import Plan, Problem
 from gnnsparse.plan.gpu_records import record_for
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.runtime.device import HALF_VECTOR_BYTES, NARROW_WIDTH, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
+from gnnsparse.runtime.device import (
+    HALF_VECTOR_BYTES,
+    NARROW_WIDTH,
+    SECTOR_BYTES,
+    SLICE_BYTES,
+    VECTOR_BYTES,
+)
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import H200, RunningPath
@@ -219,6 +225,38 @@ def _between_vectors(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
     memory = torch.full((half + rows * stride,), torch.nan, dtype=dtype)
     x = memory.as_strided((rows, width), (stride, 1), half)
     return x.copy_(torch.randn(rows, width))
+
+
+@pytest.mark.parametrize("weights", [None, "gcn", "random"])
+@pytest.mark.parametrize("group", [1, 20, 10_000])
+def test_rows_are_read_by_units(late: ModuleType, precision: str, weights: str | None, group: int) -> None:
+    """Rows that begin at any unit give the bits of a padded X and of rows by themselves, without a copy."""
+    with emulated.running(late) as native:
+        a, dense = weighted_operand("cpu", 70, 0.06, weights, precision=precision)
+        dtype = a.precision.storage
+        for width, limit in itertools.product((33, 34, 66, 67, 130, 301, 602), (8, 1000)):
+            row = width * dtype.itemsize
+            if row % VECTOR_BYTES == 0:
+                continue
+            unit = next(n for n in (8, 4, 2) if row % n == 0) // dtype.itemsize
+            plan = Plan("csr", 32, 32, row_limit=limit, group=group, prescale=False)
+            memory = torch.full((a.shape[1] * (width + unit) + unit,), torch.nan, dtype=dtype)
+            x = memory.as_strided((a.shape[1], width), (width + unit, 1), unit)
+            x.copy_(torch.randn(x.shape))
+            native.called.clear()
+            check(a, dense, x, plan=plan)
+            assert "cuda_pack" not in native.called
+            y = gnnsparse.spmm(a, x, plan=plan)
+            padded = torch.zeros(a.shape[1], width + 8 - width % 8, dtype=dtype)[:, :width].copy_(x)
+            assert torch.equal(y, gnnsparse.spmm(a, padded, plan=plan))
+            assert torch.equal(y, gnnsparse.spmm(a, x, plan=replace(plan, group=0)))
+
+
+def test_blocks_of_the_same_rows_follow_each_other_where_x_leaves_l2(native: RunningPath) -> None:
+    """Two blocks for each group of rows, of which there are several, and one that is cut."""
+    graph = random_graph(20, 70_000, 0.0003, weighted=False, hubs=1, empty_rows=0.2)
+    a = make(graph, "cpu", precision="fp32")
+    check(a, dense_matrix(graph, None), torch.randn(70_000, 130), plan=Plan("csr", row_limit=50, group=20))
 
 
 @pytest.mark.parametrize("weights", [None, "gcn"])

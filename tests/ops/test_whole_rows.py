@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -11,6 +13,9 @@ from gnnsparse import SparseOperand
 from gnnsparse.nn import GCNConv, SAGEConv, linear
 from gnnsparse.nn.linear import linear_in_padded_rows
 from gnnsparse.ops.dense import has_padded_rows, padded_width
+from gnnsparse.ops.spmm_kernels import spmm_into
+from gnnsparse.plan import Plan
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RunningPath
 from tests.helpers import make
@@ -78,6 +83,31 @@ def test_products_keep_whole_rows(dtype: torch.dtype, format: str) -> None:
 def test_products_of_a_gpu_keep_whole_rows(native: RunningPath, precision: str) -> None:
     for dtype in DTYPES:
         check_products(operand(precision=precision), dtype, (7, 41))
+
+
+def test_padded_rows_have_a_plan_of_their_own(native: RunningPath) -> None:
+    """Called by Python, by native code, and in training; a plan that is asked for is both."""
+    a, product = operand(precision="fp32"), Product("spmm", 41)
+    plans = Plan("csr", group=20, prescale=False), Plan("panel", height=16)
+    for rows, plan in zip(("packed", "padded"), plans, strict=True):
+        a.kernels.memo.put(("plan", replace(product, rows_of_x=rows), None), plan)
+    x = torch.randn(60, 41)
+    packed, apart = (gnnsparse.spmm(a, x, plan=plan) for plan in plans)
+    assert not torch.equal(packed, apart)
+    for _ in range(2):
+        assert torch.equal(a @ x, packed)
+        y = a @ padded_rows(x)
+        assert has_padded_rows(y)
+        assert torch.equal(y, apart)
+        assert torch.equal(a @ padded_rows(x).requires_grad_(), apart)
+    launch = a.kernels.dispatch_cache.multiply[False]
+    assert torch.equal(launch(padded_rows(x)), apart)
+    spmm_into(a, x, y)
+    assert torch.equal(y, packed)
+    a.kernels.use_plan(product, plans[1])
+    assert torch.equal(a @ x, apart)
+    a.kernels.use_plan(product, plans[0])
+    assert torch.equal(a @ padded_rows(x), packed)
 
 
 def test_torch_compile_sees_contiguous_results() -> None:

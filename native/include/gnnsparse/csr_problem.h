@@ -28,6 +28,17 @@ struct CsrLanes {
   bool narrow = false;
 };
 
+// Bytes that a lane of SpMM reads of X at once, at whose multiples its rows begin. The kernel for
+// groups takes rows that are no whole vectors as they are, unless they would leave most of a warp
+// idle.
+inline constexpr int kVectorBytes = 16;
+inline constexpr int64_t kShortUnitRow = 64;
+inline int row_unit(const CsrLanes& lanes, int64_t row_bytes) {
+  const bool whole = row_bytes % kVectorBytes == 0 || row_bytes <= kShortUnitRow;
+  if (lanes.groups == nullptr || whole) return kVectorBytes;
+  return row_bytes % 8 == 0 ? 8 : row_bytes % 4 == 0 ? 4 : 2;
+}
+
 inline constexpr int kNarrowWidth = 32;
 inline constexpr int64_t kMostNarrowNnz = int64_t{1} << 30;  // they are numbered with 32 bits
 
@@ -37,7 +48,7 @@ struct CsrSpmm {
   StoredRows stored;  // `values` is 16-byte aligned; `indptr` is not used: `a` has it
   WorkList<RowItem> work;
   CsrLanes lanes;
-  DenseView x;  // rows are 16-byte aligned, unless `lanes.narrow`
+  DenseView x;  // rows are aligned to their unit, or with `lanes.narrow` to elements
   MutableDenseView y;
   int64_t n = 0;
   float* partial = nullptr;  // [work.partials][partial_stride(n)]

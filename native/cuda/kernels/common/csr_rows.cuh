@@ -23,14 +23,14 @@ struct LaneMap {
   int64_t item;  // which row or segment, counted over the grid
 
   // Powers of two both.
-  __device__ LaneMap(int lanes, int row_lanes) {
+  __device__ LaneMap(int lanes, int row_lanes, unsigned block = blockIdx.x) {
     const int lanes_log = __ffs(lanes) - 1;
     const int row_log = __ffs(row_lanes) - 1;
     const int thread = threadIdx.x;
     feature_lane = thread & (lanes - 1);
     nonzero_lane = (thread & (row_lanes - 1)) >> lanes_log;
     nonzero_lanes = row_lanes >> lanes_log;
-    item = int64_t{blockIdx.x} * (kCsrThreads >> row_log) + (thread >> row_log);
+    item = int64_t{block} * (kCsrThreads >> row_log) + (thread >> row_log);
   }
 };
 
