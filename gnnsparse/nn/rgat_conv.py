@@ -62,7 +62,7 @@ class _TypedEdges(NamedTuple):
 class _FusedEdges(NamedTuple):
     """The edges of a call whose attention is one operation over the operand of `sums`.
 
-    `terms` has a row for each of its nonzeros, in which the pair (target, relation) is.
+    `terms` takes for each of its nonzeros, which are rows of `terms`, the term of its (target, relation).
     """
 
     sums: Relations
@@ -91,12 +91,12 @@ class TypedEdgesRecipe(Recipe):
         sums = recipe.make(edge_index, size, weighted)  # which checks the numbers
         exact, count = replace(self, precision=Precision.FP32, preparation=Preparation()), self.relations
         rows, edges = target * count + kind, len(source)
-        pairs = torch.stack([source * count + kind, rows])
         numbers = torch.arange(edges, dtype=torch.int64, device=source.device)
         if self.is_fused and sums.operand.nnz == edges:
             own = rows[order_of(sums.operand).edge_of.long()]
             terms = exact.prepare(torch.stack([own, numbers]), (size[1] * count, edges))
             return _FusedEdges(sums, terms)
+        pairs = torch.stack([source * count + kind, rows])
         groups = torch.stack([numbers, rows if self.is_within else target])
         return _TypedEdges(
             sums,

@@ -40,16 +40,16 @@ class CsrPlan(Plan):
     narrow: bool = False
 
     def row_unit(self, row_bytes: int) -> int:
-        """Return at multiples of how many bytes rows of X may begin to be read as they are."""
+        """Return the alignment in bytes that rows of X need to be read without a copy."""
         if not self.group or row_bytes % VECTOR_BYTES == 0 or row_bytes <= _native.SHORT_UNIT_ROW:
             return VECTOR_BYTES
         return next(unit for unit in (8, 4, 2) if row_bytes % unit == 0)
 
 
 def _lane_slices(row_bytes: int, unit: int) -> float:
-    """Return the slices of a row that lanes take as long for as for those of vectors.
+    """Return how many slices, read by vectors, take as long as a row that is read by units of so many bytes.
 
-    A half takes the time of a word, and a short row that of the words of a warp, fitted to an H200.
+    A unit of 2 bytes takes as long as one of 4. The numbers of short rows are fitted to an H200.
     """
     if unit == VECTOR_BYTES:
         return row_bytes / SLICE_BYTES

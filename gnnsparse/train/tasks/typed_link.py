@@ -136,7 +136,7 @@ class TypedLinkData(MiniBatchData):
         """Number of edges to train on."""
         return len(self._edges["train"][0])
 
-    @property
+    @cached_property
     def sees_test(self) -> bool:
         """Whether messages pass over the edges of the test, as with split="all"."""
         return torch.equal(self.dataset.train_edges, self.dataset.test_edges)

@@ -1,7 +1,7 @@
-// Attention over patterns made of dense tiles, forward, on GPUs before and after Hopper, which has
-// block_attention_hopper.cuh: FlashAttention-2's loop (Dao 2023, section
-// 3) over the 128 x 128 tiles that have edges. A block takes 128 rows of a head, whose warps share
-// each half tile of K and V; tiles without gaps need no bits.
+// Attention over patterns made of dense tiles, forward, on GPUs other than Hopper (there
+// block_attention_hopper.cuh runs): FlashAttention-2's loop (Dao 2023, section 3) over the 128 x
+// 128 tiles that have edges. A block takes 128 rows of a head, whose warps share each half tile of
+// K and V; tiles without gaps need no bits.
 #pragma once
 
 #include "device/approximate.cuh"

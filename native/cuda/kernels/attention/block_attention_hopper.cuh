@@ -88,7 +88,7 @@ class BlockGroupWarp {
     copy_own(Tile::kOfColumns ? p.problem.k : p.problem.q, p.problem.d, 0);
     scale_ = p.problem.scale * kLog2E;
     if constexpr (Tile::kForward) {
-      for (float& most : log_sum_) most = kLow;
+      for (float& most : max_) most = kLow;
     } else {
       if (!Tile::kOfColumns && p.dq.data == nullptr) count_ = 0;  // the statistics alone
       copy_own(Tile::kOfColumns ? p.problem.v : p.grad, p.problem.dv, 1);
@@ -404,22 +404,20 @@ class BlockGroupWarp {
 #pragma unroll
       for (int i = 0; i < 4; ++i) top[i / 2] = fmaxf(top[i / 2], scores[j][i]);
     }
-    const bool rises = top[0] * scale > log_sum_[0] + 8.0f || top[1] * scale > log_sum_[1] + 8.0f;
+    const bool rises = top[0] * scale > max_[0] + 8.0f || top[1] * scale > max_[1] + 8.0f;
     if (__any_sync(0xffffffffu, rises)) raise(top, scale);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         scores[j][i] = exp2_fast(fmaf(scores[j][i], scale, -shift_of(i / 2)));
-        delta_[i / 2] += scores[j][i];
+        sum_[i / 2] += scores[j][i];
       }
     }
   }
 
   // Before a row's first edge, weights of nothing.
-  __device__ float shift_of(int upper) const {
-    return log_sum_[upper] == kLow ? 0.0f : log_sum_[upper];
-  }
+  __device__ float shift_of(int upper) const { return max_[upper] == kLow ? 0.0f : max_[upper]; }
 
   __device__ void raise(float (&top)[2], float scale) {
 #pragma unroll
@@ -427,10 +425,10 @@ class BlockGroupWarp {
       float most = top[upper] * scale;
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      const float raised = fmaxf(log_sum_[upper], ceilf(most));
-      const float factor = log_sum_[upper] == raised ? 1.0f : exp2f(log_sum_[upper] - raised);
-      log_sum_[upper] = raised;
-      delta_[upper] *= factor;
+      const float raised = fmaxf(max_[upper], ceilf(most));
+      const float factor = max_[upper] == raised ? 1.0f : exp2f(max_[upper] - raised);
+      max_[upper] = raised;
+      sum_[upper] *= factor;
 #pragma unroll
       for (GroupSums& sums : of_scores_) {
         for (int j = 0; j < 8; ++j) {
@@ -445,7 +443,7 @@ class BlockGroupWarp {
     float scale[2];
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      float sum = delta_[upper];
+      float sum = sum_[upper];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       scale[upper] = sum > 0.0f ? reciprocal_fast(sum) : 0.0f;
@@ -457,7 +455,7 @@ class BlockGroupWarp {
   }
 
   // Numbers without an edge are `none`, by the tile's bits.
-  __device__ __forceinline__ void hide(int bits, int half, float none, GroupSums& weights) const {
+  __device__ __forceinline__ void hide(int bits, int half, float none, GroupSums& numbers) const {
     const int own = (first_own_ + warp_row_) % kBlockTile + lane_ / 4;
     const int other = kGroupRows * half + 2 * (lane_ % 4);
     const uint32_t* words = p_.bits + int64_t{bits} * (kBlockTile * kBlockTileWords);
@@ -471,7 +469,7 @@ class BlockGroupWarp {
                 ? __ldg(words + kBlockTileWords * (other + 8 * j + i % 2) + own / 32)
                 : __ldg(words + kBlockTileWords * (own + i / 2 * 8) + 2 * half + j / 4);
         const int bit = Tile::kOfColumns ? own % 32 + i / 2 * 8 : other % 8 + 8 * (j % 4) + i % 2;
-        weights[j][i] = word >> bit & 1u ? weights[j][i] : none;
+        numbers[j][i] = word >> bit & 1u ? numbers[j][i] : none;
       }
     }
   }
@@ -513,8 +511,11 @@ class BlockGroupWarp {
   int to_ = 0;    // slot that the next slice is copied to
   int here_ = 0;  // slot of the slice that is added
   float scale_;
-  float log_sum_[2];     // forward: the maximum
-  float delta_[2] = {};  // forward: the sum of the weights
+  // Of the lane's two rows, backward and forward.
+  float log_sum_[2];
+  float delta_[2];
+  float max_[2];
+  float sum_[2] = {};
   GroupSums of_scores_[Memory::kPanels] = {};
   GroupSums of_weights_[Tile::kOfColumns ? Memory::kPanels : 1] = {};
 };
