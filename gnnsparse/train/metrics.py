@@ -24,7 +24,7 @@ __all__ = [
     "Score",
     "WeightedLoss",
     "class_rows",
-    "known_items",
+    "is_known",
     "make_loss",
     "make_scores",
     "shown_score",
@@ -100,7 +100,7 @@ class WeightedLoss(torch.nn.Module):
             bad_value(option, f"got {shown} for numbers to predict; accepted: none")
         if not isinstance(weights, str) and len(weights) != dataset.num_classes:
             bad_value(option, f"got {shown}; accepted: {dataset.num_classes} numbers, one a class")
-        y = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)].cpu()
+        y = dataset.y[dataset.train_mask & is_known(dataset.y)].cpu()
         self.multi_label = dataset.multi_label
         if self.multi_label:
             ones = (y == 1).sum(0).double()
@@ -123,11 +123,10 @@ class WeightedLoss(torch.nn.Module):
         return (F.cross_entropy(outputs.float(), y, reduction="none") * self.weights[y]).mean()
 
 
-def known_items(items: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the items, int64 [n], of which something is known: y, [N] or [N, columns], has all targets."""
-    of_items = y[items]
-    known = ~of_items.isnan() if y.is_floating_point() else of_items >= 0
-    return items[known if known.dim() == 1 else known.any(dim=1)]
+def is_known(y: torch.Tensor) -> torch.Tensor:
+    """Return whether anything is known of the items whose targets are y, [N] or [N, columns], bool [N]."""
+    known = ~y.isnan() if y.is_floating_point() else y >= 0
+    return known if known.dim() == 1 else known.any(dim=1)
 
 
 def shown_score(name: str, value: float) -> str:

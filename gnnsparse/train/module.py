@@ -16,7 +16,7 @@ from gnnsparse.train.metrics import (
     Score,
     WeightedLoss,
     class_rows,
-    known_items,
+    is_known,
     make_loss,
     make_scores,
 )
@@ -200,12 +200,12 @@ def _check_classes(dataset: Any) -> None:
     """Raise ValueError if all training items have one class, which a model learns to say of any."""
     if dataset.multi_label or dataset.regression:
         return
-    found = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)].unique()
-    if found.numel() == 1:
+    found = dataset.y[dataset.train_mask & is_known(dataset.y)]
+    if found.numel() and found.min() == found.max():
         names = getattr(dataset, "class_names", None)
         kinds = {"graph_ptr": "graphs", "edge_index": "edges"}
         items = next((of for name, of in kinds.items() if hasattr(dataset, name)), "nodes")
-        name = int(found) if names is None else repr(names[int(found)][:80])
+        name = int(found[0]) if names is None else repr(names[int(found[0])][:80])
         bad_value(
             "dataset",
             f"{dataset.name}: all training {items} have the class {name}; accepted: two or more classes",

@@ -16,7 +16,7 @@ from scipy import stats
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.runtime.timing import capture
-from gnnsparse.train.metrics import WeightedLoss, class_rows, known_items, make_loss, make_scores, shown_score
+from gnnsparse.train.metrics import WeightedLoss, class_rows, is_known, make_loss, make_scores, shown_score
 from gnnsparse.train.statistics import (
     LEAST_PAIRS,
     compare_paired,
@@ -227,13 +227,13 @@ def test_wrong_weights_of_classes(metric: str, weights: Any, message: str) -> No
 
 
 def test_items_of_which_something_is_known() -> None:
-    items, nan = torch.tensor([3, 0, 2]), torch.nan
+    nan = torch.nan
     for y, known in (
-        ([1, 0, -1, 0], [3, 0]),
-        ([nan, 0.0, 1.0, nan], [2]),
-        ([[nan, nan], [nan, nan], [nan, 0.0], [1.0, 1.0]], [3, 2]),
+        ([1, 0, -1, 0], [True, True, False, True]),
+        ([nan, 0.0, 1.0, nan], [False, True, True, False]),
+        ([[nan, nan], [nan, nan], [nan, 0.0], [1.0, 1.0]], [False, False, True, True]),
     ):
-        assert known_items(items, torch.tensor(y)).tolist() == known
+        assert is_known(torch.tensor(y)).tolist() == known
 
 
 def test_how_scores_are_shown() -> None:

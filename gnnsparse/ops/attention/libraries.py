@@ -82,6 +82,13 @@ def _empty(kernels: KernelCache) -> tuple[torch.Tensor | None, torch.Tensor | No
     return rows if rows.numel() else None, columns if columns.numel() else None
 
 
+@made_once
+def _statistics(kernels: KernelCache) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what is added to logarithms of sums, and what they are multiplied by, for both statistics."""
+    found = torch.tensor([[0.0, 1.0], [_LOG2_E, 0.0]], dtype=torch.float32, device=kernels.csr.device)
+    return found[0], found[1]
+
+
 def _zeroed(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
     return x if rows is None else x.index_fill_(2, rows, 0)
 
@@ -215,10 +222,8 @@ def forward(call: AttentionCall, plan: Plan) -> tuple[torch.Tensor, torch.Tensor
     kernels = call.operand.kernels
     with path().current(call.q.device):
         out, sums = _forward(kernels, plan, _readable(kernels, call.q, call.k, call.v), call.scale)
-        stats = torch.empty(*sums.shape, 2, dtype=torch.float32, device=sums.device)
-        # A weight is exp2(score * log2(e) - first) * second.
-        torch.mul(sums, _LOG2_E, out=stats[..., 0])
-        stats[..., 1] = 1
+        # A weight is exp2(score * log2(e) - first) * second: one launch, as these kernels take .2 ms.
+        stats = torch.addcmul(*_statistics(kernels), sums.unsqueeze(-1))
         return out.to(call.q.dtype), _zeroed(stats, _empty(kernels)[0])
 
 
@@ -229,7 +234,7 @@ def backward(
     kernels = call.operand.kernels
     with path().current(call.q.device):
         given = _readable(kernels, call.q, call.k, call.v, out, grad)
-        sums = (stats[..., 0] - stats[..., 1].log2()).div_(_LOG2_E)
+        sums = torch.special.xlogy(-1, stats[..., 1]).add_(stats[..., 0], alpha=1 / _LOG2_E)
         found = _backward(kernels, plan, given, sums, call.scale)
     dq, dk, dv = (x if need else None for x, need in zip(found, needs, strict=False))
     return dq, dk, dv, None

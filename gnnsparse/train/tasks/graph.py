@@ -21,7 +21,7 @@ from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.data import BatchSource, MiniBatchData, StepInput, shuffled_epochs
-from gnnsparse.train.metrics import known_items, make_scores
+from gnnsparse.train.metrics import is_known, make_scores
 from gnnsparse.train.module import TargetModule, TaskModule
 from gnnsparse.train.settings import PreprocessConfig
 from gnnsparse.train.tasks import (
@@ -160,7 +160,8 @@ class GraphData(MiniBatchData):
         super().__init__(dataset.graph, values, batch_size=batch_size, **options)
         self.dataset = dataset
         self.blocks = BlockBatches(self.adj, dataset.graph_ptr)
-        self.parts = {name: known_items(ids, dataset.y.cpu()) for name, ids in dataset.parts.items()}
+        known = is_known(dataset.y.cpu())
+        self.parts = {name: ids[known[ids]] for name, ids in dataset.parts.items()}
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
         self.x, self.y = dataset.x.to(self.device, dtype), dataset.y.to(self.device)
         more = dataset.edge_features

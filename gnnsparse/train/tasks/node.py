@@ -29,7 +29,7 @@ from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.data import BatchSource, LazyLoader, PreparedData, RepeatedBatch
 from gnnsparse.train.device import numerics
-from gnnsparse.train.metrics import known_items, make_scores
+from gnnsparse.train.metrics import is_known, make_scores
 from gnnsparse.train.module import TargetModule, TaskModule, counts_steps, trains_in_chunks
 from gnnsparse.train.sampled import (
     NodeBatch,
@@ -174,7 +174,7 @@ class FullGraphData(PreparedData):
         return NodeBatches(self, draw, sampler, self.store, train.nodes, train.y, seed)
 
     def _part(self, mask: torch.Tensor) -> Part:
-        nodes = known_items(mask.nonzero().flatten(), self.dataset.y)
+        nodes = (mask & is_known(self.dataset.y)).nonzero().flatten()
         return Part(nodes.to(self.device), self.dataset.y[nodes].to(self.device))
 
     def _on_device(self, adj: SparseOperand) -> GraphBatch:
@@ -533,11 +533,9 @@ class SharedGraphData(FullGraphData):
         dataset, own = self.dataset, adj.nodes
 
         def part(mask: torch.Tensor) -> SharedPart:
-            everyone = known_items(mask.nonzero().flatten(), dataset.y)
-            known = torch.zeros_like(mask)  # in place of `isin`, which sorts
-            known[everyone] = True
+            known = mask & is_known(dataset.y)
             rows = known[own].nonzero().flatten()
-            y, all_y = dataset.y[own[rows]], dataset.y[everyone]
+            y, all_y = dataset.y[own[rows]], dataset.y[known]
             gather = RowGather(own[rows].to(self.device), self.peers.group)
             fraction = _counted(y) / max(_counted(all_y), 1)
             of_all = all_y.to(self.device) if self.peers.rank == 0 else None
@@ -545,7 +543,9 @@ class SharedGraphData(FullGraphData):
 
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
         parts = [part(mask) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)]
-        x = dataset.x[own].to(self.device, dtype)
+        in_a_row = bool((own.diff() == 1).all())  # then the rows are not copied before they are sent to a GPU
+        x = dataset.x[int(own[0]) : int(own[-1]) + 1] if in_a_row and own.numel() else dataset.x[own]
+        x = x.to(self.device, dtype)
         adj.fetch_once(x)  # a first layer may multiply it in each step
         return GraphBatch(x, adj, parts[0], parts[1], parts[2])
 
