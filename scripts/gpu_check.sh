@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Everything that needs an NVIDIA GPU: build, GPU tests, compute-sanitizer, benchmarks.
 #
-#   scripts/gpu_check.sh [build] [test] [sanitize] [bench] [fit] [choices] [papers] [scale]
+#   scripts/gpu_check.sh [build] [test] [sanitize] [bench] [products] [models] [fit] [choices] [papers] [scale]
 #
-# Without an argument: the first four. `fit` measures this GPU and writes a record of it, and `choices` compares what
-# the plan chooses by the record in use with every kernel by itself (docs/gpu-records.md). `papers`
-# measures the papers' figures of speed, some two minutes with the matrices of $GNNSPARSE_TEST_DATA. `scale` needs
-# two GPUs or more: the tests of NCCL, steps on 1, 2, 4, ... of them, and a GCN that does not fit one GPU of 80 GB.
+# Without an argument: the first four. `bench` is `products` and `models`: the tables of docs/results.md. `fit` measures
+# this GPU and writes a record of it, and `choices` compares what the plan chooses by the record in use with every
+# kernel by itself (docs/gpu-records.md). `papers` measures the papers' figures of speed, some two minutes with the
+# matrices of $GNNSPARSE_TEST_DATA. `scale` needs two GPUs or more: the tests of NCCL, steps on 1, 2, 4, ... of them,
+# and a GCN that does not fit one GPU of 80 GB.
 #
 # Uses the python3 on the PATH with the torch it has; needs nvcc, cmake and the packages of
 # `pip install .[train,dev]`. Results go to $OUT (default: benchmarks/results); where the
@@ -48,45 +49,36 @@ sanitize() {
 }
 
 bench() {
+  products
+  models
+}
+
+# Both make the tables of docs/results.md, in one run, so that all figures are of one machine and one commit. On a
+# machine of several GPUs they run side by side. The commands of other tables are in notes/reproducibility.md.
+products() {
   mkdir -p "$out"
-  local graphs=(reddit_like products_like amazon_like arxiv_like dd_like)
-  local kernels=("$python" -m gnnsparse.cli.main bench kernels --device cuda --matrix "${graphs[@]}")
-  "${kernels[@]}" --timing graph --precision fp16 bf16 tf32 fp32 --out "$out/spmm.json"
-  "${kernels[@]}" --timing graph --precision fp16 int8 fp8 --out "$out/spmm_8bit.json"
-  "${kernels[@]}" --timing graph --precision fp16 tf32 fp32 --width 128 --values none gcn random \
-    --kernels auto --peers cusparse-best --out "$out/spmm_values.json"
-  "${kernels[@]}" --timing graph --repeats 6 --precision fp16 tf32 fp32 --values gcn --kernels auto --peers none \
-    --width 1 7 16 32 41 47 64 100 128 130 192 256 300 320 500 512 600 602 608 640 --out "$out/widths.json"
-  local widths=(1 2 3 4 7 8 16 32 41 47 64 100 128 130 256 300 500 512 600 602 608)
-  local best=("$python" -m gnnsparse.cli.main bench kernels --device cuda --timing graph --values gcn random
-    --kernels auto --peers cusparse-best)
-  "${best[@]}" --repeats 4 --precision fp16 tf32 fp32 --width "${widths[@]}" \
-    --matrix dd_like arxiv_like amazon_like --out "$out/widths_cusparse.json"
-  "${best[@]}" --repeats 3 --precision fp16 fp32 --width 1 2 7 16 --matrix products_like reddit_like \
-    --out "$out/widths_cusparse_large.json"
-  "$python" -m benchmarks.few_columns --out "$out/few_columns.json"
-  "${kernels[@]}" --timing graph --precision fp16 --width 128 --values random \
-    --out "$out/spmm_weighted.json"
-  "$python" -m gnnsparse.cli.main bench kernels --device cuda --matrix reddit_like:shuffled \
-    --reorder community --precision fp16 tf32 --width 128 --out "$out/spmm_shuffled.json"
-  "${kernels[@]}" --op sddmm --precision fp16 tf32 fp32 --width 32 128 --out "$out/sddmm.json"
-  # Published graphs are no part of the package: $GNNSPARSE_TEST_DATA names their folder.
-  if [ -n "${GNNSPARSE_TEST_DATA:-}" ]; then
-    "$python" -m gnnsparse.cli.main bench kernels --device cuda --matrix \
-      "$GNNSPARSE_TEST_DATA"/{graphs,suitesparse,tu} --peers cusparse --timing graph \
-      --precision fp16 --width 32 64 128 256 512 --repeats 8 --out "$out/spmm_real.json"
-  fi
-  "$python" -m benchmarks.host_path --out "$out/host_path.json"
+  local kernels=("$python" -m gnnsparse.cli.main bench kernels --device cuda --timing graph --repeats 8
+    --values gcn --width 128 --kernels auto --peers cusparse-best cusparse)
+  "${kernels[@]}" --matrix reddit_like products_like amazon_like arxiv_like dd_like --precision fp16 fp32 \
+    --out "$out/spmm.json"
+  # Published graphs and other libraries are no part of the project: these name their folders.
+  [ -z "${GNNSPARSE_TEST_DATA:-}" ] || "${kernels[@]}" --matrix "$GNNSPARSE_TEST_DATA"/{graphs,suitesparse,tu} \
+    --precision fp16 --out "$out/spmm_real.json"
+  [ -z "${GNNSPARSE_RIVALS:-}" ] ||
+    "$python" -m benchmarks.peers run --folder "$GNNSPARSE_RIVALS" --repeats 7 --out "$out/peers.json"
+}
+
+models() {
+  mkdir -p "$out"
   "$python" -m benchmarks.train_step --out "$out/train_step.json"
-  local graph
-  for graph in arxiv_like reddit_like; do
-    "$python" -m benchmarks.train_step --model agnn --graph "$graph" --out "$out/agnn_step_$graph.json"
-  done
-  "$python" -m benchmarks.attention --out "$out/attention.json"
-  "$python" -m benchmarks.attention --precision fp16 int8 fp8 --out "$out/attention_8bit.json"
   "$python" -m benchmarks.attention_peers --out "$out/attention_peers.json"
-  "$python" -m benchmarks.graph_attention --out "$out/graph_attention.json"
   "$python" -m benchmarks.encoder --out "$out/encoder.json" --plot "$out/encoder.png"
+  "$python" -m benchmarks.graph_attention --out "$out/graph_attention.json"
+  local typed=("$python" -m benchmarks.typed_layers)
+  "${typed[@]}" --scale .25 --kinds pyg fp32 "fp16 captured" --out "$out/typed_layers_quarter.json"
+  "${typed[@]}" --kinds fp32 "fp16 captured" --out "$out/typed_layers.json"
+  "$python" -m benchmarks.interop_pyg --parts steps --layers GCN SAGE GIN GAT GATv2 TransformerConv \
+    --out "$out/interop_pyg.json"
 }
 
 fit() {
@@ -135,10 +127,15 @@ for step in "${steps[@]}"; do
     test) test_ ;;
     sanitize) sanitize ;;
     bench) bench ;;
+    products) products ;;
+    models) models ;;
     fit) fit ;;
     choices) choices ;;
     papers) papers ;;
     scale) scale ;;
-    *) echo "unknown step '$step': build, test, sanitize, bench, fit, choices, papers or scale" >&2; exit 2 ;;
+    *)
+      echo "unknown step '$step': build, test, sanitize, bench, products, models, fit, choices, papers or scale" >&2
+      exit 2
+      ;;
   esac
 done
