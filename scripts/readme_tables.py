@@ -42,7 +42,7 @@ PAGE_OF = {
         (
             "accelerated", "accuracy-accelerated", "accuracy-agnn", "accuracy-agnn-trained", "agnn-layer",
             "accuracy-layers", "accuracy-sampled", "agnn-step",
-            "cusparse-best", "graph-attention", "host", "latency", "layer-steps", "precision-8bit",
+            "cusparse-best", "encoder", "host", "latency", "layer-steps", "precision-8bit",
             "precision-scaling",
             "precision-study", "precision-sums", "precision-table8", "published-levels", "real", "scaling",
             "spmm-8bit", "train-epochs", "typed",
@@ -152,20 +152,6 @@ def attention_peers_table() -> str:
     said = (f"{why} ({'; '.join(of)})." if of else f"{why}." for why, of in problems.items())
     text, of = measured(header, rows, data).split("\n\n")
     return "\n\n".join([text, *said, of])
-
-
-def graph_attention_table() -> str:
-    """Make the table of graph attention: forward, and forward with backward, by score or edge features."""
-    data = load("graph_attention.json")
-
-    def row(r: dict[str, Any], what: str) -> list[str]:
-        times = f"{r['forward_ms']:.3f}", f"{r['both_ms']:.2f}"
-        return [f"{r['graph']}, {r['heads']} x {r['width']}, {what}", *times]
-
-    rows = [row(r, f"{r['score']}, {r['precision']}") for r in data["ops"]]
-    rows += [row(r, f"edge features: {r['features']}") for r in data["edges"]]
-    head = ["graph, heads, score", "forward, ms", "forward and backward, ms"]
-    return measured(head, rows, data)
 
 
 def layer_steps_table() -> str:
@@ -426,7 +412,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "agnn-layer": agnn_layer_table,
     "agnn-step": agnn_step_table,
     "attention-peers": attention_peers_table,
-    "graph-attention": graph_attention_table,
     "layer-steps": layer_steps_table,
     "accelerated": accelerated_table,
     "encoder": encoder_table,
