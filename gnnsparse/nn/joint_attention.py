@@ -6,6 +6,7 @@ of one matrix, whose products are the gradients of nodes and weights: nothing is
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,16 @@ from gnnsparse.ops.dispatch import direct, is_plain, needs_grad
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_eager, materialised
 from gnnsparse.sparse.operand import SparseOperand
+
+
+@lru_cache
+def _columns(score: str, heads: int, width: int, has_root: bool) -> dict[str, slice]:
+    names = {"dot": "qkv", "gatv2": "kq", "additive": "vqk"}[score]
+    found, at = {}, 0
+    for name in names + "r" * has_root:
+        size = heads if score == "additive" and name in "qk" else heads * width
+        found[name], at = slice(at, at + size), at + size
+    return {**found, "": slice(at, None)}
 
 
 class Joint(NamedTuple):
@@ -41,13 +52,7 @@ class Joint(NamedTuple):
 
     def columns(self) -> dict[str, slice]:
         """Return the columns of queries, keys, values and the root by their letters, and others."""
-        whole = self.heads * self.width
-        names = {"dot": "qkv", "gatv2": "kq", "additive": "vqk"}[self.score]
-        found, at = {}, 0
-        for name in names + "r" * self.has_root:
-            size = self.heads if self.score == "additive" and name in "qk" else whole
-            found[name], at = slice(at, at + size), at + size
-        return {**found, "": slice(at, None)}
+        return _columns(self.score, self.heads, self.width, self.has_root)
 
     def call(self, product: torch.Tensor, att: torch.Tensor | None, seed: torch.Tensor | None) -> GraphCall:
         """Return the call of the kernels."""

@@ -189,8 +189,9 @@ def of_all_heads(grads: Arrays, given: Arrays) -> Arrays:
             grad = grad.sum(1, keepdim=True, dtype=torch.float32)
         return grad.to(x.dtype)
 
-    att = None if grads.att is None else grads.att.sum(0)
-    return Arrays(*(one(*pair) for pair in zip(grads._replace(att=att), given, strict=True)))
+    if grads.att is not None:
+        grads = grads._replace(att=grads.att.sum(0))
+    return Arrays(*map(one, grads, given))
 
 
 def by_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -233,11 +234,12 @@ def vectorized(x: Any, dtype: torch.dtype) -> Any:
     """Return `x` [.., width] in `dtype`, rows contiguous and aligned; a copy is padded. None for None."""
     if x is None:
         return None
-    per_vector = VECTOR_BYTES // dtype.itemsize
-    steps = [x.stride(i) for i in range(x.dim() - 1) if x.shape[i] > 1]
-    is_whole = x.dtype == dtype and x.shape[-1] % per_vector == 0 and x.stride(-1) == 1
-    if is_whole and x.data_ptr() % VECTOR_BYTES == 0 and all(step % per_vector == 0 for step in steps):
-        return x
+    per_vector, shape = VECTOR_BYTES // dtype.itemsize, x.shape
+    if x.dtype is dtype and shape[-1] % per_vector == 0 and x.data_ptr() % VECTOR_BYTES == 0:
+        *steps, last = x.stride()
+        pairs = zip(steps, shape, strict=False)
+        if last == 1 and not any(step % per_vector and size > 1 for step, size in pairs):
+            return x
     return padded(x, dtype).copy_(x)
 
 
@@ -307,7 +309,8 @@ def graph_grads_argument(
     grads = _native.GraphAttentionGrads()
     grads.edges = nodes_argument(edges, edges.shape[1])
     for name, x in tensors.items():
-        setattr(grads, name, nodes_argument(x, heads))
+        if x is not None:
+            setattr(grads, name, _native.Heads.of_rows(x, heads))
     return grads
 
 

@@ -5,8 +5,6 @@ It stands alone as one of the backends, which schema.py chooses among and tests 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from gnnsparse import _native
@@ -27,16 +25,22 @@ def _rows_like(x: torch.Tensor, rows: int, heads: int, width: int) -> torch.Tens
     return x.new_empty(rows, heads, width)
 
 
+#: Arrays of numbers in float32, and those of additive scores, which have no features.
+_NUMBERS = frozenset(("att", "bias"))
+_ADDITIVE_NUMBERS = _NUMBERS | {"q", "k", "features"}
+
+
 def _laid_out(call: GraphCall) -> GraphCall:
     storage = call.operand.precision.storage
-    numbers = ("att", "bias", *(("q", "k", "features") if call.score == "additive" else ()))
+    numbers = _ADDITIVE_NUMBERS if call.score == "additive" else _NUMBERS
 
-    def laid_out(name: str, x: Any) -> torch.Tensor | None:
-        if name == "mapped" and x is not None:
+    def laid_out(name: str, x: torch.Tensor) -> torch.Tensor:
+        if name == "mapped":
             return arguments.vectorized(x[:, None], storage)[:, 0]
-        return x.float() if name in numbers and x is not None else arguments.vectorized(x, storage)
+        return x.float() if name in numbers else arguments.vectorized(x, storage)
 
-    arrays = Arrays(*(laid_out(*pair) for pair in call.arrays._asdict().items()))
+    pairs = zip(Arrays._fields, call.arrays, strict=True)
+    arrays = Arrays(*[None if x is None else laid_out(name, x) for name, x in pairs])
     # One tensor of keys and values stays one: an edge's row is read once, and has one gradient.
     return call._replace(arrays=arrays._replace(v=arrays.k) if call.arrays.v is call.arrays.k else arrays)
 
