@@ -38,6 +38,8 @@ class Rates:
         select: how much longer a copy of chosen rows takes than one of all rows.
         scattered: most nonzeros outside the own columns, as a fraction, that are taken to cost twice their
             fraction of a product: rows have fewer of these columns in common.
+        beside: part of the time of an exchange by which a product that runs beside it takes longer: both need
+            multiprocessors and memory.
         about: where the numbers come from.
 
     Raises:
@@ -53,6 +55,7 @@ class Rates:
     add_passes: float = 3.0
     select: float = 1.2
     scattered: float = 0.25
+    beside: float = 0.35
     about: str = ""
 
     def __post_init__(self) -> None:
@@ -173,7 +176,8 @@ class _Model:
             now = max(now, arrived) + self.product(nnz - own, part)
         # A copy is two passes over the rows: they are read and written.
         added = self.rates.add_passes / 2 * self.copy(rows, width) if split else 0.0
-        return _Rows(now + added, transfer, waits, len(widths), split)
+        slower = self.rates.beside * max(transfer - waits, 0.0)
+        return _Rows(now + added + slower, transfer, waits, len(widths), split)
 
     def by_rows(self, way: str) -> _Rows:
         """Estimate the fastest of the products by rows, with and without chunks and splitting."""

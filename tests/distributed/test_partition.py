@@ -269,7 +269,7 @@ def test_what_travels_longer_than_own_columns_take_is_cut_into_chunks() -> None:
     choice = choose_way(facts, 256, rates=fast, ways=("halo",))
     assert (choice.split, choice.chunks) == (True, 1)
     assert "(1 chunk) behind the product of own columns, with 0 ms of waiting" in str(choice)
-    assert choice.seconds["halo"] < 1.1e-3
+    assert choice.seconds["halo"] < 1.1e-3 + fast.beside * 0.77e-3  # the product is slower beside it
     # Two results would have to be added for nothing.
     few = dataclasses.replace(RATES, link_bytes=1e14, latency=1e-9, copy_bytes=1e10)
     choice = choose_way(facts, 256, rates=few, ways=("halo",))
