@@ -103,15 +103,19 @@ def _flash_pattern(kernels: KernelCache, backward: bool) -> dict[str, Any]:
         left, right = (None if side >= kernels.csr.rows - 1 else side for side in band)
         repeats = {"deterministic": torch.are_deterministic_algorithms_enabled()} if backward else {}
         return {"window_size_left": left, "window_size_right": right, **repeats}
-    return {"block_sparse_tensors": _flash_lists(kernels, backward)}
+    return {"block_sparse_tensors": _flash_lists(kernels)[backward]}
 
 
 @made_once
-def _flash_lists(kernels: KernelCache, backward: bool) -> Any:
+def _flash_lists(kernels: KernelCache) -> list[Any]:
+    """Return the lists of tiles of the forward and of the backward pass, of which a CUDA graph makes none."""
     of, blocks = importlib.import_module("flash_attn.cute.block_sparsity"), _blocks(kernels)
-    numbers, entries = blocks.full_columns if backward else blocks.full
-    none = torch.zeros_like(numbers)
-    return of.BlockSparseTensorsTorch(none, entries[..., :1], numbers, entries, block_size=(TILE, TILE))
+    found = []
+    for numbers, entries in (blocks.full, blocks.full_columns):
+        none = torch.zeros_like(numbers)
+        lists = (none, entries[..., :1], numbers, entries)
+        found.append(of.BlockSparseTensorsTorch(*lists, block_size=(TILE, TILE)))
+    return found
 
 
 def _flash_forward(
