@@ -180,17 +180,17 @@ class Csr:
             check_memory("num_nodes", bytes_per_row * self.rows, f"a matrix of {self.rows} rows")
 
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
-        """Return the matrix with its whole diagonal, and its nonzeros' indices here or -1, int [nnz]."""
+        """Return the matrix with its whole diagonal, and where the nonzeros of this one are, int [nnz]."""
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
         indptr = torch.empty(self.rows + 1, dtype=torch.int64, device="cpu")
         _native.add_self_loops(self.view, indptr, None, None, torch.get_num_threads())
         nnz = int(indptr[-1])
         indices = torch.empty(nnz, dtype=torch.int32, device="cpu")
-        source = torch.empty(nnz, dtype=index_dtype(self.nnz), device="cpu")
+        places = torch.empty(self.nnz, dtype=index_dtype(nnz), device="cpu")
         if nnz:
-            _native.add_self_loops(self.view, indptr, indices, source, torch.get_num_threads())
-        return Csr(indptr, indices, self.cols), source
+            _native.add_self_loops(self.view, indptr, indices, places, torch.get_num_threads())
+        return Csr(indptr, indices, self.cols), places
 
     def _add_self_loops_by_sorting(self) -> tuple[Csr, torch.Tensor]:
         rows = self.row_index()
@@ -200,9 +200,7 @@ class Csr:
         csr, nnz_index = coo_to_csr(
             torch.cat([rows, loops]), torch.cat([self.indices.long(), loops]), self.rows, self.cols
         )
-        source = torch.full((csr.nnz,), -1, dtype=index_dtype(self.nnz), device=self.device)
-        source[nnz_index[: self.nnz].long()] = torch.arange(self.nnz, dtype=source.dtype, device=self.device)
-        return csr, source
+        return csr, nnz_index[: self.nnz].to(index_dtype(csr.nnz))
 
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
         """Count the distinct columns of each `height` rows, in an order or the stored one, int64 [groups]."""

@@ -35,17 +35,13 @@ def _row_sums(graph: SparseGraph) -> torch.Tensor:
 
 def _with_self_loops(graph: SparseGraph, weight: float) -> SparseGraph:
     """Add missing self-loops with a weight; existing ones keep theirs, as in PyG's graph utilities."""
-    csr, source = graph.csr.add_self_loops()
-    kept = source >= 0
-    values = graph.values
+    csr, places = graph.csr.add_self_loops()
+    values, of_edge = graph.values, graph.nnz_index_of_edge
     if values is not None or weight != 1.0:
-        old = torch.ones(graph.nnz, dtype=torch.float32, device=graph.device) if values is None else values
+        old = 1.0 if values is None else values
         values = torch.full((csr.nnz,), weight, dtype=torch.float32, device=graph.device)
-        values[kept] = old[source[kept].long()]
-    new_index = torch.empty(graph.nnz, dtype=source.dtype, device=graph.device)
-    new_index[source[kept].long()] = kept.nonzero().flatten().to(source.dtype)
-    of_edge = graph.nnz_index_of_edge
-    return SparseGraph(csr, values, new_index if of_edge is None else new_index[of_edge.long()])
+        values[places.long()] = old
+    return SparseGraph(csr, values, places if of_edge is None else places[of_edge.long()])
 
 
 def _apply(graph: SparseGraph, row: torch.Tensor, col: torch.Tensor | None) -> Weighted:

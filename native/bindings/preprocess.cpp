@@ -65,15 +65,14 @@ void permute_rows(const CsrHandle& matrix, const Memory& order, const Memory& in
 }
 
 void add_self_loops(const CsrHandle& matrix, const Memory& indptr, const Memory& indices,
-                    const Memory& source, int threads) {
+                    const Memory& places, int threads) {
   const CsrView& a = host(matrix);
   if (a.rows != a.cols) reject("matrix", "must be square to have self-loops");
   auto* offsets = host_array<int64_t>(indptr, a.rows + 1, "indptr");
   cpu::add_self_loops(a, offsets, nullptr, MutableIndexView(), require_threads(threads));
   if (!indices.given) return;
-  const int64_t nnz = offsets[a.rows];
-  auto* columns = host_array<int32_t>(indices, nnz, "indices");
-  cpu::add_self_loops(a, offsets, columns, index_array(source, nnz, Place::kHost, "source"),
+  auto* columns = host_array<int32_t>(indices, offsets[a.rows], "indices");
+  cpu::add_self_loops(a, offsets, columns, index_array(places, a.nnz, Place::kHost, "places"),
                       threads);
 }
 
@@ -353,7 +352,7 @@ void bind_csr(py::module_& m) {
         py::arg("threads"));
   m.def("add_self_loops", &add_self_loops,
         "Adds the diagonal elements that a square matrix lacks; without `indices` counts them.",
-        nogil, py::arg("a"), py::arg("indptr"), py::arg("indices"), py::arg("source"),
+        nogil, py::arg("a"), py::arg("indptr"), py::arg("indices"), py::arg("places"),
         py::arg("threads"));
   m.def("community_order", &community_order, "Writes the rows in the order of their communities.",
         nogil, py::arg("a"), py::arg("rounds"), py::arg("resolution"), py::arg("order"),

@@ -247,7 +247,7 @@ void permute_rows(const CsrView& a, const int32_t* order, int64_t* indptr, int32
   });
 }
 
-void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, MutableIndexView source,
+void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, MutableIndexView places,
                     int threads) {
   const auto diagonal = [&](int64_t r) {
     return std::lower_bound(a.indices + a.indptr[r], a.indices + a.indptr[r + 1],
@@ -271,14 +271,11 @@ void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, Mutable
     const auto copy = [&](int64_t begin, int64_t end) {
       for (int64_t e = begin; e < end; ++e, ++out) {
         indices[out] = a.indices[e];
-        source.set(out, e);
+        places.set(e, out);
       }
     };
     copy(a.indptr[r], at);
-    if (!has_diagonal(r, at)) {
-      indices[out] = static_cast<int32_t>(r);
-      source.set(out++, -1);
-    }
+    if (!has_diagonal(r, at)) indices[out++] = static_cast<int32_t>(r);
     copy(at, a.indptr[r + 1]);
   });
 }

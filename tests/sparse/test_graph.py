@@ -222,6 +222,19 @@ def test_other_matrices() -> None:
             SparseGraph.from_torch_sparse(matrix)
 
 
+@given(edge_lists())
+def test_self_loops_by_sorting_are_those_of_the_host(case: Any) -> None:
+    rows, cols, edges = case
+    size = max(rows, cols)
+    index = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).T
+    csr = SparseGraph.from_edge_index(index, (size, size)).csr
+    (looped, places), (sorted_csr, by_sorting) = csr.add_self_loops(), csr._add_self_loops_by_sorting()
+    assert sorted_csr.equals(looped)
+    assert torch.equal(by_sorting, places)
+    assert torch.equal(looped.indices[places.long()], csr.indices)
+    assert bool((looped.row_index() == looped.indices).sum() == size)
+
+
 @pytest.mark.gpu
 @given(edge_lists(), st.booleans(), st.sampled_from([torch.int32, torch.int64]))
 def test_gpu_builds_what_the_cpu_builds(case: Any, weighted: bool, dtype: torch.dtype) -> None:

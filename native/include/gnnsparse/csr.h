@@ -41,9 +41,8 @@ void permute_rows(const CsrView& a, const int32_t* order, int64_t* indptr, int32
                   MutableIndexView source, int threads);
 
 // Copies the square matrix `a` and adds the diagonal elements that it lacks. Call it with indices
-// null to get indptr [rows + 1] only. `source` becomes the index that each nonzero has in `a`, -1
-// for a new one.
-void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, MutableIndexView source,
+// null to get indptr [rows + 1] only. `places` [nnz of `a`] becomes where each nonzero of `a` is.
+void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, MutableIndexView places,
                     int threads);
 
 }  // namespace gnnsparse::cpu
