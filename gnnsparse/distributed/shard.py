@@ -125,7 +125,7 @@ def _transposed(weights: Weighted) -> Weighted | None:
     """Return the transpose of a square matrix; None: it is the matrix itself."""
     graph = weights.graph
     csr, index = graph.csr.transpose()
-    values = None if graph.values is None else graph.values[index.long()]
+    values = None if graph.values is None else graph.values.index_select(0, index)
     same_values = values is None or torch.equal(values, graph.values)  # type: ignore[arg-type]
     same_structure = torch.equal(csr.indptr, graph.csr.indptr) and torch.equal(csr.indices, graph.csr.indices)
     if same_structure and same_values and symmetric_scales(weights):

@@ -310,8 +310,8 @@ def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = No
     values, edge_map, to_own = graph.values, graph.nnz_index_of_edge, None
     if from_given is not None:
         to_own = inverse(from_given)
-        values = None if values is None else values[from_given.long()]
-        edge_map = to_own if edge_map is None else to_own[edge_map.long()]
+        values = None if values is None else values.index_select(0, from_given)
+        edge_map = to_own if edge_map is None else to_own.index_select(0, edge_map)
     forward = KernelCache(csr, order, None, values, None, weights.row_scale, weights.col_scale)
 
     given, index = graph.csr.transpose()
@@ -323,8 +323,8 @@ def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = No
             other = _order(replace(graph, csr=given, values=None, nnz_index_of_edge=None), recipe, spec).order
             order = None if other is None else other.to(graph.device)
         transposed, from_given = _permuted(given, order)
-    index = index if from_given is None else index[from_given.long()]
-    index = index if to_own is None else to_own[index.long()]
+    index = index if from_given is None else index.index_select(0, from_given)
+    index = index if to_own is None else to_own.index_select(0, index)
     backward = forward.transposed(transposed, order, index)
     shares = symmetric and (spec is None or not spec.stores_values or _same_values(weights, backward))
     forward = forward.in_format(recipe.precision, spec)

@@ -41,15 +41,15 @@ def _with_self_loops(graph: SparseGraph, weight: float) -> SparseGraph:
         old = 1.0 if values is None else values
         values = torch.full((csr.nnz,), weight, dtype=torch.float32, device=graph.device)
         values[places.long()] = old
-    return SparseGraph(csr, values, places if of_edge is None else places[of_edge.long()])
+    return SparseGraph(csr, values, places if of_edge is None else places.index_select(0, of_edge))
 
 
 def _apply(graph: SparseGraph, row: torch.Tensor, col: torch.Tensor | None) -> Weighted:
     if graph.values is None:
         return Weighted(graph, row.float(), None if col is None else col.float())
-    scaled = graph.values.double() * row[graph.csr.row_index()]
+    scaled = graph.values.double() * row.index_select(0, graph.csr.row_index())
     if col is not None:
-        scaled *= col[graph.csr.indices.long()]
+        scaled *= col.index_select(0, graph.csr.indices)
     return Weighted(replace(graph, values=scaled.float()))
 
 

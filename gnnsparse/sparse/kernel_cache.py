@@ -84,7 +84,7 @@ def explicit_values(
         by_row = row_scale if row_ids is None else row_scale[row_ids.long()]
         values = values * by_row[csr.row_index()]
     if col_scale is not None:
-        values = values * col_scale[csr.indices.long()]
+        values = values * col_scale.index_select(0, csr.indices)
     return round_operand(values, precision)
 
 
