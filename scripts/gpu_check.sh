@@ -72,11 +72,10 @@ models() {
   mkdir -p "$out"
   "$python" -m benchmarks.train_step --out "$out/train_step.json"
   "$python" -m benchmarks.attention_peers --out "$out/attention_peers.json"
-  "$python" -m benchmarks.encoder --out "$out/encoder.json" --plot "$out/encoder.png"
-  "$python" -m benchmarks.graph_attention --out "$out/graph_attention.json"
-  local typed=("$python" -m benchmarks.typed_layers)
-  "${typed[@]}" --scale .25 --kinds pyg fp32 "fp16 captured" --out "$out/typed_layers_quarter.json"
-  "${typed[@]}" --kinds fp32 "fp16 captured" --out "$out/typed_layers.json"
+  local encoder=("$python" -m gnnsparse.cli.main bench latency --device cuda --cache warm --model transformer
+    --precision fp16 --mode captured --batch 1,2,8 --backend gnnsparse,dense --seconds 1)
+  "${encoder[@]}" --out "$out/latency_encoder.json"
+  "${encoder[@]}" --heads 4 --out "$out/latency_encoder4.json"
   "$python" -m benchmarks.interop_pyg --parts steps --layers GCN SAGE GIN GAT GATv2 TransformerConv \
     --out "$out/interop_pyg.json"
 }

@@ -180,7 +180,7 @@ class Csr:
             check_memory("num_nodes", bytes_per_row * self.rows, f"a matrix of {self.rows} rows")
 
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
-        """Return the matrix with its whole diagonal, and where the nonzeros of this one are, int [nnz]."""
+        """Return the matrix with its whole diagonal, and the index there of each nonzero here, int [nnz]."""
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
         indptr = torch.empty(self.rows + 1, dtype=torch.int64, device="cpu")

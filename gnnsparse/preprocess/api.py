@@ -340,7 +340,7 @@ def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = No
 def _same_values(weights: Weighted, backward: KernelCache) -> bool:
     """Return whether the values of a matrix with symmetric structure are symmetric."""
     values = backward.given_values
-    same = values is None or torch.equal(values, values[backward.value_index.long()])  # type: ignore[union-attr]
+    same = values is None or torch.equal(values, values.index_select(0, backward.value_index))  # type: ignore[arg-type]
     return same and symmetric_scales(weights)
 
 

@@ -310,7 +310,7 @@ def graph_grads_argument(
     grads.edges = nodes_argument(edges, edges.shape[1])
     for name, x in tensors.items():
         if x is not None:
-            setattr(grads, name, _native.Heads.of_rows(x, heads))
+            setattr(grads, name, nodes_argument(x, heads))
     return grads
 
 

@@ -25,7 +25,7 @@ def _rows_like(x: torch.Tensor, rows: int, heads: int, width: int) -> torch.Tens
     return x.new_empty(rows, heads, width)
 
 
-#: Arrays of numbers in float32, and those of additive scores, which have no features.
+#: Names of the arrays that kernels read as float32 numbers; with additive scores also of nodes and edges.
 _NUMBERS = frozenset(("att", "bias"))
 _ADDITIVE_NUMBERS = _NUMBERS | {"q", "k", "features"}
 

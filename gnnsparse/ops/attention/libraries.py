@@ -108,7 +108,7 @@ def _flash_pattern(kernels: KernelCache, backward: bool) -> dict[str, Any]:
 
 @made_once
 def _flash_lists(kernels: KernelCache) -> list[Any]:
-    """Return the lists of tiles of the forward and of the backward pass, of which a CUDA graph makes none."""
+    """Return the tile lists of both passes, which are made before a CUDA graph captures either."""
     of, blocks = importlib.import_module("flash_attn.cute.block_sparsity"), _blocks(kernels)
     found = []
     for numbers, entries in (blocks.full, blocks.full_columns):
@@ -230,7 +230,7 @@ def forward(call: AttentionCall, plan: Plan) -> tuple[torch.Tensor, torch.Tensor
     kernels = call.operand.kernels
     with path().current(call.q.device):
         out, sums = _forward(kernels, plan, _readable(kernels, call.q, call.k, call.v), call.scale)
-        # A weight is exp2(score * log2(e) - first) * second: one launch, as these kernels take .2 ms.
+        # A weight is exp2(score * log2(e) - first) * second. One launch makes both: a whole pass takes .2 ms.
         stats = torch.addcmul(*_statistics(kernels), sums.unsqueeze(-1))
         return out.to(call.q.dtype), _zeroed(stats, _empty(kernels)[0])
 
