@@ -7,7 +7,7 @@ Signatures are written out where several functions take nearly the same argument
 """
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import TypedDict, overload
 
 import torch
 
@@ -44,6 +44,7 @@ DKV_STEP_SLOTS: int
 DKV_PAIR_WORDS: int
 DKV_STAGE_STEPS: int
 DKV_SHARED_BYTES: tuple[int, int]
+DKV_TILE: tuple[int, int, int]
 ENTRY_LAYOUTS: dict[str, _EntryLayout]
 EIGHT_BIT_PADDING: int
 EIGHT_BIT_HEAD_FEATURES: int
@@ -197,6 +198,7 @@ class AttentionGrads:
     def __init__(self, out: Heads, dq: Heads, dk: Heads, dv: Heads, dbias: EdgeValues) -> None: ...
 
 class DkvWeights:
+    @overload
     def __init__(
         self,
         weights: torch.Tensor,
@@ -206,6 +208,10 @@ class DkvWeights:
         panels: torch.Tensor,
         range_starts: torch.Tensor,
         range: int,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, weights: torch.Tensor, heads: int, entries: torch.Tensor, starts: torch.Tensor
     ) -> None: ...
 
 class GraphAttention:

@@ -265,10 +265,22 @@ void bind_attention_handles(py::module_& m) {
                                      hold(columns, "columns"),
                                      hold(panels, "panels"),
                                      hold(range_starts, "range_starts"),
-                                     range};
+                                     range,
+                                     {},
+                                     {}};
            }),
            py::arg("weights"), py::arg("heads"), py::arg("slot_of_entry"), py::arg("columns"),
-           py::arg("panels"), py::arg("range_starts"), py::arg("range"));
+           py::arg("panels"), py::arg("range_starts"), py::arg("range"))
+      .def(py::init([](const py::object& weights, int64_t heads, const py::object& entries,
+                       const py::object& starts) {
+             DkvWeightsHandle handle{};
+             handle.weights = hold(weights, "weights");
+             handle.heads = heads;
+             handle.tile_entries = hold(entries, "entries");
+             handle.tile_starts = hold(starts, "starts");
+             return handle;
+           }),
+           py::arg("weights"), py::arg("heads"), py::arg("entries"), py::arg("starts"));
 }
 
 }  // namespace

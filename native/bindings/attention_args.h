@@ -92,6 +92,8 @@ struct DkvWeightsHandle {
   Held panels;
   Held range_starts;
   int32_t range;
+  Held tile_entries;
+  Held tile_starts;
 };
 
 }  // namespace gnnsparse::bindings

@@ -245,25 +245,44 @@ void attention_panel_columns(const AttentionHandle& call, const BlockedHandle& a
 }
 
 // The weights of the column slots of `a`, and in which order they are summed.
-DkvWeights dkv_weights_of(const DkvWeightsHandle& handle, const BlockedHandle& a) {
-  require_at_least_one(handle.heads, "heads");
+void set_dkv_steps(const DkvWeightsHandle& handle, const BlockedHandle& a, DkvWeights* dkv) {
   require_at_least_one(handle.range, "range");
-  require_aligned(handle.weights, 16, "weights");
   require_aligned(handle.columns, 16, "columns");
-  DkvWeights dkv;
-  dkv.heads = handle.heads;
-  dkv.slots = a.slots;
-  dkv.range = handle.range;
-  const int64_t bytes = product("weights", handle.heads, a.slots, DkvWeights::kSlotBytes);
   const int64_t steps = handle.panels.count;
   const int64_t entries = product("slot_of_entry", steps, DkvWeights::kStepSlots);
   const int64_t ranges = ceil_div<int64_t>(a.view.cols, handle.range);
-  dkv.weights = gpu_array<char>(handle.weights, bytes, "weights");
-  dkv.slot_of_entry = gpu_array<const int32_t>(handle.slot_of_entry, entries, "slot_of_entry");
-  dkv.columns =
+  dkv->range = handle.range;
+  dkv->slot_of_entry = gpu_array<const int32_t>(handle.slot_of_entry, entries, "slot_of_entry");
+  dkv->columns =
       gpu_array<const int32_t>(handle.columns, steps * 8 * DkvWeights::kPairWords, "columns");
-  dkv.panels = gpu_array<const int32_t>(handle.panels, steps, "panels");
-  dkv.range_starts = gpu_array<const int32_t>(handle.range_starts, ranges + 1, "range_starts");
+  dkv->panels = gpu_array<const int32_t>(handle.panels, steps, "panels");
+  dkv->range_starts = gpu_array<const int32_t>(handle.range_starts, ranges + 1, "range_starts");
+}
+
+DkvTiles dkv_tiles_of(const DkvWeightsHandle& handle, const BlockedHandle& a) {
+  require_aligned(handle.tile_entries, 8, "entries");
+  const int64_t tiles = ceil_div<int64_t>(a.view.cols, DkvTiles::kColumns) *
+                        ceil_div<int64_t>(a.view.rows, DkvTiles::kRows);
+  DkvTiles found;
+  found.entries =
+      gpu_array<const int32_t>(handle.tile_entries, handle.tile_entries.count / 2 * 2, "entries");
+  found.starts = gpu_array<const int32_t>(handle.tile_starts, tiles + 1, "starts");
+  return found;
+}
+
+DkvWeights dkv_weights_of(const DkvWeightsHandle& handle, const BlockedHandle& a) {
+  require_at_least_one(handle.heads, "heads");
+  require_aligned(handle.weights, 16, "weights");
+  DkvWeights dkv;
+  dkv.heads = handle.heads;
+  dkv.slots = a.slots;
+  const int64_t bytes = product("weights", handle.heads, a.slots, DkvWeights::kSlotBytes);
+  dkv.weights = gpu_array<char>(handle.weights, bytes, "weights");
+  if (handle.tile_starts.given) {
+    dkv.tiles = dkv_tiles_of(handle, a);
+  } else {
+    set_dkv_steps(handle, a, &dkv);
+  }
   return dkv;
 }
 

@@ -107,6 +107,7 @@ void Block::start(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_byt
     threads_[i].copies.clear();
     threads_[i].groups.clear();
     threads_[i].arrived = threads_[i].groups_arrived = 0;
+    threads_[i].waits_at = kNowhere;
   }
   for (Warp& warp : warps_) {
     warp.round = x;
@@ -188,6 +189,34 @@ void Block::sync() {
   if (++at_barrier_ < count_) return wait();
   at_barrier_ = 0;
   for (Warp& warp : warps_) release(warp);
+}
+
+Block::Barrier& Block::barrier(uint32_t address) const {
+  return *reinterpret_cast<Barrier*>(shared(address, sizeof(Barrier)));
+}
+
+void Block::make_barrier(uint32_t address, uint32_t arrivals) {
+  const auto count = static_cast<uint16_t>(arrivals);
+  barrier(address) = {count, count, 0};
+}
+
+void Block::arrive_at(uint32_t address) {
+  Barrier& to = barrier(address);
+  if (to.missing == 0 || to.missing > to.arrivals) throw std::logic_error("there is no barrier");
+  if (--to.missing > 0) return;
+  to.missing = to.arrivals;
+  ++to.phase;
+  for (unsigned i = 0; i < count_; ++i) {
+    if (threads_[i].waits_at != address) continue;
+    threads_[i].waits_at = kNowhere;
+    warps_[i / kLanes].ready |= 1u << i % kLanes;
+  }
+}
+
+void Block::wait_at(uint32_t address, uint32_t parity) {
+  if (barrier(address).phase % 2 != parity) return;  // the phase has ended
+  threads_[thread_].waits_at = address;
+  wait();
 }
 
 void Block::set_late(bool late) { copies_late = late; }

@@ -36,6 +36,11 @@ class Block {
 
   void sync();  // __syncthreads
 
+  // Barriers in shared memory (mbarrier).
+  void make_barrier(uint32_t address, uint32_t arrivals);
+  void arrive_at(uint32_t address);
+  void wait_at(uint32_t address, uint32_t parity);
+
   // What lanes of a warp do together: each brings an `In` and takes an `Out`, and the last one to
   // come computes those of all. The lanes of `mask` have to come, to the same function.
   template <class In, class Out>
@@ -93,8 +98,15 @@ class Block {
     uint32_t size;
     const void* from;
   };
+  struct Barrier {
+    uint16_t arrivals;  // of a phase
+    uint16_t missing;   // in the one that goes on
+    uint32_t phase;
+  };
+  static constexpr uint32_t kNowhere = ~0u;
   struct Thread {
     Fiber fiber;
+    uint32_t waits_at = kNowhere;  // address of a barrier
     std::vector<Copy> copies;    // in the order of their start
     std::vector<size_t> groups;  // where each group of them ends
     size_t arrived = 0;          // copies that are done, and groups
@@ -123,6 +135,7 @@ class Block {
   bool is_last(Warp& warp, void (*function)(), uint32_t mask);
   static void release(Warp& warp, uint32_t mask = ~0u);
   void wait();
+  Barrier& barrier(uint32_t address) const;
   Fiber& next();
   void make(const Copy& copy) const;
   [[noreturn]] static void bad_address();

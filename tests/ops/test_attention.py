@@ -749,7 +749,7 @@ def test_one_pass(
 ) -> None:
     """Both passes in one: cut panels, empty columns, a few heads at a time."""
     a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision="fp16", reorder="degree")
-    device = one_pass_device(monkeypatch, tmp_path, heads=4, slots=320)
+    device = replace(one_pass_device(monkeypatch, tmp_path, heads=4, slots=320), capability=(8, 0))
     with emulated.running(late, device) as native:
         check(a, make_case(a, d, dv, **options), floor=rounding_of(a))
     assert native.called == ONE_PASS
@@ -762,8 +762,36 @@ def test_one_pass_of_full_panels(
 ) -> None:
     """Panels with more column slots in a range of columns than a step takes."""
     a = make(random_graph(37, 500, 0.4), "cpu", precision=precision)
-    with emulated.running(module, one_pass_device(monkeypatch, tmp_path, heads=1, slots=2000)) as native:
+    device = replace(one_pass_device(monkeypatch, tmp_path, heads=1, slots=2000), capability=(8, 0))
+    with emulated.running(module, device) as native:
         check(a, make_case(a, 64, 40, lead=(1, 1)), floor=rounding_of(a))
+    assert native.called == ONE_PASS
+
+
+#: Fewer tiles than stages, with edges in few places; more, so that places are cleared; and full ones, whose
+#: entries are more than a warp reads ahead.
+TILED = {
+    "few": lambda: random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2),
+    "strips": lambda: masks.vector_wise(330, 0.9, 8, seed=3, keys=170),
+    "full": lambda: random_graph(290, 150, 0.4),
+}
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("widths", [(64, 40), (20, 64)], ids=str)
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("pattern", TILED)
+def test_one_pass_over_tiles(
+    late: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pattern: str, precision: str,
+    widths: tuple[int, int],
+) -> None:  # fmt: skip
+    """DK and dV by products of warpgroups, whose barriers the emulator has; rows in an order of their own."""
+    a = make(TILED[pattern](), "cpu", precision=precision, reorder="degree")
+    device = one_pass_device(monkeypatch, tmp_path, heads=2, slots=8000)
+    with emulated.running(late, device) as native:
+        case = make_case(a, *widths, lead=(1, 3) if pattern == "few" else (1, 1))
+        check(a, case, floor=rounding_of(a))
+        assert a.plan(64, "attention_grad").tiles
     assert native.called == ONE_PASS
 
 

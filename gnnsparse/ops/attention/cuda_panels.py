@@ -68,9 +68,20 @@ class _DkvSteps(NamedTuple):
     starts: torch.Tensor
 
 
-@made_once
-def _dkv_steps(kernels: KernelCache, size: int) -> _DkvSteps:
-    """Return the steps for ranges of `size` columns."""
+class _DkvSlots(NamedTuple):
+    """The column slots of A with an edge, in panels of 16 rows: all int64 [slots], but `edges` int32.
+
+    `slots` as the pass over rows numbers them, where 8 (n // 2) + 2 j + n % 2 of a K tile is 8 j + n;
+    their `panels` and `columns`; `edges`: 1 if the lower eight rows have an edge there, plus 2 if the upper have.
+    """
+
+    slots: torch.Tensor
+    panels: torch.Tensor
+    columns: torch.Tensor
+    edges: torch.Tensor
+
+
+def _dkv_slots(kernels: KernelCache) -> _DkvSlots:
     panel = kernels.panel(SCORE_ROWS, bits=True)
     written, device = panel.columns.view(-1, 4, 4, 2).transpose(1, 2).reshape(-1), panel.columns.device
     slots = torch.nonzero(written >= 0).squeeze(1)
@@ -79,9 +90,15 @@ def _dkv_steps(kernels: KernelCache, size: int) -> _DkvSteps:
     bits = reduce(torch.bitwise_or, panel.bitmap.view(torch.int16).view(-1, 8, 4).unbind(1)).int()
     lower = torch.arange(16, dtype=torch.int32, device=device).view(2, 2, 4)[:, 0].t()  # 8 odd + j
     edges = (bits[:, None, :, None] >> lower[:, None]).reshape(-1)[slots]
-    count, ranges = panel.panel_ptr.numel() - 1, -(-kernels.csr.cols // size)
     panels = torch.searchsorted(panel.panel_ptr, slots, right=True) - 1
-    columns = written[slots].long()
+    return _DkvSlots(slots, panels, written[slots].long(), edges & 1 | edges >> 3 & 2)
+
+
+@made_once
+def _dkv_steps(kernels: KernelCache, size: int) -> _DkvSteps:
+    """Return the steps for ranges of `size` columns."""
+    slots, panels, columns, edges = _dkv_slots(kernels)
+    device, count, ranges = slots.device, -(-kernels.csr.rows // SCORE_ROWS), -(-kernels.csr.cols // size)
     groups, odd = columns // size * count + panels, columns % size % 2
     key, order = torch.sort(2 * groups + odd, stable=True)
     sizes = torch.bincount(key, minlength=2 * ranges * count)
@@ -95,14 +112,43 @@ def _dkv_steps(kernels: KernelCache, size: int) -> _DkvSteps:
     place += (ends - steps)[groups] * _native.DKV_STEP_SLOTS
     entries = torch.zeros(2, int(ends[-1]), _native.DKV_STEP_SLOTS, dtype=torch.int32, device=device)
     entries[1] = -1
-    slots = 4 * slots + (edges & 1) + (edges >> 3 & 2)
-    entries.view(2, -1)[:, place] = torch.stack((slots, columns % size)).int()[:, order]
+    entries.view(2, -1)[:, place] = torch.stack((4 * slots + edges, columns % size)).int()[:, order]
     pairs = torch.full((len(entries[1]), 8, _native.DKV_PAIR_WORDS, 2), -1, dtype=torch.int16, device=device)
     pairs[:, :, : _native.DKV_STEP_SLOTS // 16] = entries[1].view(len(pairs), -1, 2, 8).permute(0, 3, 1, 2)
     starts = torch.zeros(ranges + 1, dtype=torch.int32, device=device)
     starts[1:] = ends[count - 1 :: count]
     of_group = torch.arange(steps.numel(), dtype=torch.int32, device=device) % count
     return _DkvSteps(entries[0], pairs.view(torch.int32), torch.repeat_interleave(of_group, steps), starts)
+
+
+@made_once
+def _dkv_tiles(kernels: KernelCache) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what is copied for each tile whose dK and dV warpgroups sum, range of columns by range of columns.
+
+    First int32 [entries, 2]: a half of a column slot, 2 slot + upper, and the place of its eight rows in the
+    operand, in bytes; or -1, and the place of what the last tile in the same stage had and this one has not.
+    Then int32 [tiles + 1]: the first entry of each tile.
+    """
+    slots, panels, columns, edges = _dkv_slots(kernels)
+    rows, width, stages = _native.DKV_TILE
+    device, eights = slots.device, rows // 8
+    tiles, ranges = -(-kernels.csr.rows // rows), -(-kernels.csr.cols // width)
+    upper = torch.arange(2, dtype=torch.int64, device=device)
+    # Of eight rows of a column: the range, the eight among all rows, and the column in the range.
+    key = ((columns // width * tiles * eights + 2 * panels)[:, None] + upper) * width + (columns % width)[:, None]
+    real = (edges[:, None] >> upper & 1).bool()
+    key, order = torch.sort(key[real])
+    source = (2 * slots[:, None] + upper)[real][order]
+    of_tile = eights * width
+    later = (key + stages * of_tile)[key // of_tile % tiles + stages < tiles]
+    cleared = later[~torch.isin(later, key, assume_unique=True)]
+    key, order = torch.sort(torch.cat((key, cleared)))
+    source = torch.cat((source, torch.full_like(cleared, -1)))[order]
+    column, eight = key % width, key // width % (tiles * eights) % 8
+    place = 128 * column + 16 * (eight ^ column % 8)
+    starts = torch.zeros(ranges * tiles + 1, dtype=torch.int32, device=device)
+    starts[1:] = torch.bincount(key // of_tile, minlength=ranges * tiles).cumsum(0)
+    return torch.stack((source, place), 1).int(), starts
 
 
 def _readable(call: AttentionCall) -> AttentionCall:
@@ -198,10 +244,13 @@ def backward(
         if of_columns and plan.fused_heads > 0:
             # One pass over the rows of A, some heads at a time.
             slots = operand.kernels.panel(SCORE_ROWS, bits=True).columns.numel()
-            size = dkv_range(describe_device(device), operand.shape, slots, plan.fused_heads)
             needed = plan.fused_heads * slots * _native.DKV_SLOT_BYTES
             room = torch.empty(needed, dtype=torch.uint8, device=device)
-            weights = _native.DkvWeights(room, plan.fused_heads, *_dkv_steps(operand.kernels, size), size)
+            if plan.tiles:
+                weights = _native.DkvWeights(room, plan.fused_heads, *_dkv_tiles(operand.kernels))
+            else:
+                size = dkv_range(describe_device(device), operand.shape, slots, plan.fused_heads)
+                weights = _native.DkvWeights(room, plan.fused_heads, *_dkv_steps(operand.kernels, size), size)
             kernel = gpu.native.cuda_attention_panel_fused_backward
             run(kernel, operand.kernels, plan.rows, 1, weights)
         else:

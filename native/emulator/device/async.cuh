@@ -35,6 +35,14 @@ inline void wait_copies() {
   wait_copies_but<0>();
 }
 
+inline void make_barrier(uint32_t shared, uint32_t arrivals) {
+  emulator::Block::current().make_barrier(shared, arrivals);
+}
+inline void arrive_at(uint32_t barrier) { emulator::Block::current().arrive_at(barrier); }
+inline void wait_at(uint32_t barrier, uint32_t parity) {
+  emulator::Block::current().wait_at(barrier, parity);
+}
+
 // Four 8 x 8 matrices of 16-bit elements: lane 8 i + r names row r of matrix i. A lane gets two
 // neighbours of a row, or, transposed, of a column.
 struct FourWords {

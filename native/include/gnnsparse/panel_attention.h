@@ -18,6 +18,25 @@ inline constexpr int kAttentionFeatures = kAttentionSlices<P> * PanelTile<P>::kF
 inline constexpr int kPartialRowStats = 2;
 inline constexpr int kRowStatsFloats = 4;
 
+// For dK and dV by warpgroups: tiles of 32 stored rows and 160 columns. Two tiles of neighbouring
+// rows share operands of 64 rows, those of 128 bytes that products take.
+struct DkvTiles {
+  static constexpr int kRows = 32;
+  static constexpr int kColumns = 160;
+  static constexpr int kStages = 8;  // tiles that shared memory has room for
+  static constexpr uint32_t kRowsBytes = 128 * 2 * kRows;    // of two tiles' rows of an array
+  static constexpr uint32_t kWeightsBytes = 128 * kColumns;  // the same of weights
+  static constexpr uint32_t kPairBytes = 2 * (kRowsBytes + kWeightsBytes);
+  static constexpr uint32_t kOperandBytes = kStages / 2 * kPairBytes;
+  static constexpr uint32_t kSharedBytes = kOperandBytes + 16 * kStages;  // with barriers
+
+  // [.., 2], of each tile: which half of a slot (2 slot, or 1 more for the upper eight rows), and
+  // where in the operand its 16 bytes go; or -1, and where the tile before in the same stage had
+  // some.
+  const int32_t* entries = nullptr;
+  const int32_t* starts = nullptr;  // [ranges * tiles of a range + 1]; null: sums by steps
+};
+
 // For the backward pass in one: of every column slot of a panel of 16 rows the weights of its lower
 // eight rows, the gradients of their scores, and the same of the upper eight, in the storage type,
 // where these eight have an edge; and in which order dK and dV are summed
@@ -47,6 +66,7 @@ struct DkvWeights {
   const int32_t* panels = nullptr;        // [steps]
   const int32_t* range_starts = nullptr;  // [ranges + 1] steps
   int32_t range = 0;                      // columns of a range
+  DkvTiles tiles;                         // in place of steps
 
   static constexpr uint32_t shared_bytes(int32_t columns) {
     return kStages * kStageBytes + static_cast<uint32_t>(columns) * kColumnBytes;

@@ -23,7 +23,6 @@
 namespace gnnsparse::cuda {
 
 inline constexpr int kGroupRows = 64;  // of a warpgroup, and of a slice
-inline constexpr int kGroupThreads = 4 * kWarp;
 inline constexpr int kPanelBytes = 128 * kGroupRows;  // 64 features of 64 rows
 
 enum class BlockPass { kForward, kRows, kColumns };

@@ -2,10 +2,11 @@
 // row's softmax. There are two ways. Two passes: one over rows of A gives dQ and the
 // statistics of each query row, one over rows of A^T gives dK and dV; no two warps add to one sum.
 // Or one pass over rows of A gives dQ, and the weights that make dK and dV afterwards
-// (attention_dkv.cuh).
+// (attention_dkv.cuh, attention_dkv_tiles.cuh).
 #pragma once
 
 #include "kernels/attention/attention_dkv.cuh"
+#include "kernels/attention/attention_dkv_tiles.cuh"
 #include "kernels/attention/attention_row_stats.cuh"
 #include "kernels/units.cuh"
 
@@ -324,7 +325,9 @@ void AttentionGradUnit<P>::fused_pass(const PanelAttention& p, Stream stream) {
 
 template <Precision P>
 void AttentionGradUnit<P>::sum_dkv(const PanelAttention& p, Stream stream) {
-  if constexpr (!kWords<P>) launch_dkv<P>(p, stream);
+  if constexpr (!kWords<P>) {
+    p.dkv.tiles.starts != nullptr ? launch_dkv_tiles<P>(p, stream) : launch_dkv<P>(p, stream);
+  }
 }
 
 }  // namespace gnnsparse::cuda
