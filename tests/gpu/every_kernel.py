@@ -157,12 +157,13 @@ def all_attention() -> None:
             attention(dense, 64)
             for d in (40, 64, 128):
                 attention(dense, d, plan=BlockAttentionPlan())
-        # Both backward passes in one.
-        strips = masks.vector_wise(300, 0.95, seed=3, keys=1200)
-        a = gnnsparse.prepare(strips, precision=precision, cache=False).cuda()
-        for d in (24, 64):
-            attention(a, d)
-            attention(a, d, dropout_p=0.2, is_causal=True)
+        # Both backward passes in one; dK and dV over tiles where there are warpgroups, and in steps.
+        for sparsity in (0.95, 0.98):
+            strips = masks.vector_wise(300, sparsity, seed=3, keys=1200)
+            a = gnnsparse.prepare(strips, precision=precision, cache=False).cuda()
+            for d in (24, 64):
+                attention(a, d)
+                attention(a, d, dropout_p=0.2, is_causal=True)
     for precision, widths in (("tf32", (24, 64)), ("fp32", (24,))):
         a = gnnsparse.prepare(long_rows(), precision=precision, reorder="degree", cache=False)
         for d in widths:
