@@ -142,8 +142,8 @@ _STEP_SLOTS = 8
 #: The fused backward pass is for panels with at least so many column slots in a range of columns.
 _LEAST_STEP = 4
 #: GPUs with products of warpgroups, and the column slots of a panel in a tile's columns from which these sum dK
-#: and dV faster. On an H200, vector-wise patterns with 30, 16 and 6 take 1.7 ms over tiles, and 4.1, 2.4 and 1.5.
-_WARPGROUPS, _LEAST_TILE = (9, 0), 10
+#: and dV faster. On an H200, vector-wise patterns with 36, 19 and 8 take 1.7 ms over tiles, and 4.1, 2.4 and 1.5.
+_WARPGROUPS, _LEAST_TILE = (9, 0), 11
 
 
 def dkv_range(device: Device, shape: tuple[int, int], slots: int, heads: int) -> int:

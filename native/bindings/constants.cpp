@@ -36,8 +36,8 @@ void bind_constants(py::module_& m) {
   m.attr("DKV_STAGE_STEPS") = static_cast<int>(DkvWeights::kStageSteps);
   m.attr("DKV_SHARED_BYTES") =
       std::pair(DkvWeights::shared_bytes(0), int{DkvWeights::kColumnBytes});
-  // Rows and columns of a tile whose dK and dV warpgroups sum, and after how many tiles one is in the
-  // same place of shared memory.
+  // Rows and columns of a tile whose dK and dV warpgroups sum, and after how many tiles one is in
+  // the same place of shared memory.
   m.attr("DKV_TILE") =
       py::make_tuple(int{DkvTiles::kRows}, int{DkvTiles::kColumns}, int{DkvTiles::kStages});
   // Panels that store their nonzeros alone: bytes of a value and of an entry; how many a K tile's

@@ -107,9 +107,9 @@ class Block {
   struct Thread {
     Fiber fiber;
     uint32_t waits_at = kNowhere;  // address of a barrier
-    std::vector<Copy> copies;    // in the order of their start
-    std::vector<size_t> groups;  // where each group of them ends
-    size_t arrived = 0;          // copies that are done, and groups
+    std::vector<Copy> copies;      // in the order of their start
+    std::vector<size_t> groups;    // where each group of them ends
+    size_t arrived = 0;            // copies that are done, and groups
     size_t groups_arrived = 0;
   };
   static constexpr size_t kRoom = 48;  // bytes a lane brings or takes

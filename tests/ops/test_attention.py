@@ -773,7 +773,7 @@ def test_one_pass_of_full_panels(
 #: entries are more than a warp reads ahead.
 TILED = {
     "few": lambda: random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2),
-    "strips": lambda: masks.vector_wise(330, 0.9, 8, seed=3, keys=170),
+    "strips": lambda: masks.vector_wise(330, 0.9, 8, seed=3, keys=210),
     "full": lambda: random_graph(290, 150, 0.4),
 }
 

@@ -76,8 +76,8 @@ __device__ __forceinline__ void wait_copies_but() {
   }
 }
 
-// A barrier in shared memory, eight bytes, for which some threads wait and others arrive: `arrivals`
-// of them end a phase. Phases have the parities 0, 1, 0 and so on. On Hopper.
+// A barrier in shared memory, eight bytes, for which some threads wait and others arrive:
+// `arrivals` of them end a phase. Phases have the parities 0, 1, 0 and so on. On Hopper.
 __device__ __forceinline__ void make_barrier(uint32_t shared, uint32_t arrivals) {
   if constexpr (kArchitecture.warpgroup_products) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared), "r"(arrivals) : "memory");

@@ -17,8 +17,8 @@ inline constexpr int kGroupThreads = 4 * 32;
 
 // Sums of 64 x 64: of each warp 16 rows, by eight columns as an mma has them.
 using GroupSums = float[8][4];
-// Of 64 x 160.
-using WideGroupSums = float[20][4];
+// Of 64 x 192.
+using WideGroupSums = float[24][4];
 
 // The operand that begins at an address. One that begins 16 bytes behind it is one more.
 __device__ __forceinline__ uint32_t shared_operand(uint32_t shared) {
@@ -41,22 +41,23 @@ __device__ __forceinline__ void commit_products() {
 }
 
 #define GNNSPARSE_SUM(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-#define GNNSPARSE_SUMS                                                                \
+#define GNNSPARSE_SUMS                                                                      \
   GNNSPARSE_SUM(0), GNNSPARSE_SUM(1), GNNSPARSE_SUM(2), GNNSPARSE_SUM(3), GNNSPARSE_SUM(4), \
       GNNSPARSE_SUM(5), GNNSPARSE_SUM(6), GNNSPARSE_SUM(7)
-#define GNNSPARSE_WIDE_SUMS                                                                  \
-  GNNSPARSE_SUMS, GNNSPARSE_SUM(8), GNNSPARSE_SUM(9), GNNSPARSE_SUM(10), GNNSPARSE_SUM(11),  \
-      GNNSPARSE_SUM(12), GNNSPARSE_SUM(13), GNNSPARSE_SUM(14), GNNSPARSE_SUM(15),            \
-      GNNSPARSE_SUM(16), GNNSPARSE_SUM(17), GNNSPARSE_SUM(18), GNNSPARSE_SUM(19)
+#define GNNSPARSE_WIDE_SUMS                                                                 \
+  GNNSPARSE_SUMS, GNNSPARSE_SUM(8), GNNSPARSE_SUM(9), GNNSPARSE_SUM(10), GNNSPARSE_SUM(11), \
+      GNNSPARSE_SUM(12), GNNSPARSE_SUM(13), GNNSPARSE_SUM(14), GNNSPARSE_SUM(15),           \
+      GNNSPARSE_SUM(16), GNNSPARSE_SUM(17), GNNSPARSE_SUM(18), GNNSPARSE_SUM(19),           \
+      GNNSPARSE_SUM(20), GNNSPARSE_SUM(21), GNNSPARSE_SUM(22), GNNSPARSE_SUM(23)
 #define GNNSPARSE_FIRST_NAMES                                                                     \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25" \
   ",%26,%27,%28,%29,%30,%31"
 #define GNNSPARSE_SUM_NAMES "{" GNNSPARSE_FIRST_NAMES "}"
-#define GNNSPARSE_WIDE_NAMES                                                                      \
-  "{" GNNSPARSE_FIRST_NAMES                                                                       \
-  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54"  \
-  ",%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77"  \
-  ",%78,%79}"
+#define GNNSPARSE_WIDE_NAMES                                                                 \
+  "{" GNNSPARSE_FIRST_NAMES                                                                  \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53" \
+  ",%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75" \
+  ",%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95}"
 
 // Waits for all groups of products but the last `kGroups`.
 template <int kGroups>
@@ -119,18 +120,18 @@ __device__ __forceinline__ void add_rows(GroupSums& d, const uint32_t (&a)[4], u
   }
 }
 
-// d += a^T b^T: a are 16 rows of 64, and b 160 rows, of which 16 columns are multiplied.
+// d += a^T b^T: a are 16 rows of 64, and b 192 rows, of which 16 columns are multiplied.
 template <Arithmetic kMath>
 __device__ __forceinline__ void add_turned(WideGroupSums& d, uint32_t a, uint32_t b) {
   static_assert(kMath == Arithmetic::kFp16 || kMath == Arithmetic::kBf16, "of 16 bits");
   if constexpr (kMath == Arithmetic::kFp16) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 " GNNSPARSE_WIDE_NAMES
-                 ", %80, %81, 1, 1, 1, 1, 0;"
+    asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 " GNNSPARSE_WIDE_NAMES
+                 ", %96, %97, 1, 1, 1, 1, 0;"
                  : GNNSPARSE_WIDE_SUMS
                  : "l"(descriptor_of(a)), "l"(descriptor_of(b)));
   } else {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 " GNNSPARSE_WIDE_NAMES
-                 ", %80, %81, 1, 1, 1, 1, 0;"
+    asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 " GNNSPARSE_WIDE_NAMES
+                 ", %96, %97, 1, 1, 1, 1, 0;"
                  : GNNSPARSE_WIDE_SUMS
                  : "l"(descriptor_of(a)), "l"(descriptor_of(b)));
   }
@@ -162,7 +163,8 @@ inline __device__ uint32_t chunk_of(uint32_t operand, int row, int chunk) {
 
 // Eight columns twice: `b` has those of sums j and j + 1.
 template <Arithmetic kMath, int kEights>
-__device__ void add_columns(float (&d)[kEights][4], int j, const uint32_t (&a)[4], const uint32_t (&b)[4]) {
+__device__ void add_columns(float (&d)[kEights][4], int j, const uint32_t (&a)[4],
+                            const uint32_t (&b)[4]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint32_t columns[2] = {b[2 * i], b[2 * i + 1]};
@@ -201,9 +203,10 @@ template <Arithmetic kMath>
 __device__ void add_turned(WideGroupSums& d, uint32_t a, uint32_t b) {
   const int lane = threadIdx.x % 32;
   uint32_t own[4];  // features by rows
-  load_matrices(chunk_of(a, lane % 8 + lane / 16 * 8, threadIdx.x / 32 % 4 * 2 + lane / 8 % 2), own);
+  load_matrices(chunk_of(a, lane % 8 + lane / 16 * 8, threadIdx.x / 32 % 4 * 2 + lane / 8 % 2),
+                own);
 #pragma unroll
-  for (int j = 0; j < 20; j += 2) {
+  for (int j = 0; j < 24; j += 2) {
     uint32_t words[4];
     load_matrices_plain(chunk_of(b, 8 * j + lane % 8 + lane / 16 * 8, lane / 8 % 2), words);
     add_columns<kMath>(d, j, own, words);

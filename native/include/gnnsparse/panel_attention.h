@@ -18,13 +18,13 @@ inline constexpr int kAttentionFeatures = kAttentionSlices<P> * PanelTile<P>::kF
 inline constexpr int kPartialRowStats = 2;
 inline constexpr int kRowStatsFloats = 4;
 
-// For dK and dV by warpgroups: tiles of 32 stored rows and 160 columns. Two tiles of neighbouring
+// For dK and dV by warpgroups: tiles of 32 stored rows and 192 columns. Two tiles of neighbouring
 // rows share operands of 64 rows, those of 128 bytes that products take.
 struct DkvTiles {
   static constexpr int kRows = 32;
-  static constexpr int kColumns = 160;
-  static constexpr int kStages = 8;  // tiles that shared memory has room for
-  static constexpr uint32_t kRowsBytes = 128 * 2 * kRows;    // of two tiles' rows of an array
+  static constexpr int kColumns = 192;
+  static constexpr int kStages = 6;                        // tiles that shared memory has room for
+  static constexpr uint32_t kRowsBytes = 128 * 2 * kRows;  // of two tiles' rows of an array
   static constexpr uint32_t kWeightsBytes = 128 * kColumns;  // the same of weights
   static constexpr uint32_t kPairBytes = 2 * (kRowsBytes + kWeightsBytes);
   static constexpr uint32_t kOperandBytes = kStages / 2 * kPairBytes;

@@ -1,5 +1,5 @@
 // dK and dV by products of warpgroups, for GPUs that have them: those of attention_dkv.cuh, over
-// dense tiles of 64 rows and 160 columns. A vector of eight rows of a column is 16 bytes, which is
+// dense tiles of 32 rows and 192 columns. A vector of eight rows of a column is 16 bytes, which is
 // also what an operand of these products has of a column side by side. So the weights of a pattern
 // whose tiles are nearly empty are copied to their places between zeros, and are multiplied as if
 // the tile were full: Tensor Cores take as long as for dense attention, and nothing else does.
@@ -79,8 +79,8 @@ class DkvTileBlock {
       const int row = lane_ / kRowChunks;
       const int at = kChunkBytes * (lane_ % kRowChunks);
       for (int j = 0; j < 2; ++j) {
-        const auto from = block.p_.rows[j].of(static_cast<uint32_t>(block.b_),
-                                              static_cast<uint32_t>(block.h_));
+        const auto from =
+            block.p_.rows[j].of(static_cast<uint32_t>(block.b_), static_cast<uint32_t>(block.h_));
         from_[j] = pin_register(from.data + at);
         stride_[j] = pin_register(static_cast<uint32_t>(from.stride));
         has_chunk_[j] = at < from.bytes;
@@ -207,8 +207,7 @@ class DkvTileBlock {
   __device__ void add_tiles() {
     const int group = warp_ / 4;
     const uint32_t rows = shared_operand(shared_ + DkvTiles::kRowsBytes * group);
-    const uint32_t weights =
-        shared_operand(shared_ + kWeightsAt + DkvTiles::kWeightsBytes * group);
+    const uint32_t weights = shared_operand(shared_ + kWeightsAt + DkvTiles::kWeightsBytes * group);
     uint32_t parity = 0;
 #pragma unroll 1
     for (int first = 0; first < tiles_; first += DkvTiles::kStages) {
