@@ -22,7 +22,7 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kGroupRows = 64;  // of a warpgroup, and of a slice
+inline constexpr int kGroupRows = 64;                 // of a warpgroup, and of a slice
 inline constexpr int kPanelBytes = 128 * kGroupRows;  // 64 features of 64 rows
 
 enum class BlockPass { kForward, kRows, kColumns };
@@ -94,6 +94,9 @@ class BlockGroupWarp {
     }
     commit_copies();
     own_ += group_ * Memory::kOperandBytes;
+    slices_[0] = chunks_of(Tile::kOfColumns ? p.problem.q : p.problem.k, p.problem.d);
+    slices_[1] = chunks_of(second_slice(), p.problem.dv);
+    if (count_ > 0) next_tile_ = __ldg(tiles_).x;
   }
 
   __device__ void run() {
@@ -144,36 +147,45 @@ class BlockGroupWarp {
 
   // That threads copy at a time.
   static constexpr int kCopyRows = Memory::kThreads / Memory::kChunks;
+  static constexpr int kCopies = kGroupRows / kCopyRows;
 
-  // 64 rows from the stored row `first` on. Where row ids need not be read, addresses are a step
-  // apart.
-  template <bool kKeys>
-  __device__ __forceinline__ void copy_rows(const HeadsView& of, int64_t width, uint32_t to,
+  // The chunk of every row of an array's head that a thread copies.
+  struct Chunks {
+    const char* data;
+    uint32_t stride;
+    bool exist;
+  };
+  __device__ Chunks chunks_of(const HeadsView& of, int64_t width) const {
+    const char* data = static_cast<const char*>(of.of(b_, h_).data) + kChunkBytes * chunk_;
+    return {pin_register(data), pin_register(static_cast<uint32_t>(2 * of.row)),
+            8 * chunk_ < width};
+  }
+
+  // 64 rows of some arrays, from the stored row `first` on, which go to one operand after another.
+  template <bool kKeys, int kArrays>
+  __device__ __forceinline__ void copy_rows(const Chunks (&of)[kArrays], uint32_t to,
                                             int first) const {
     const uint32_t at = to + chunk_address(copy_row_, chunk_);
-    const char* data = static_cast<const char*>(of.of(b_, h_).data) + kChunkBytes * chunk_;
-    const auto stride = static_cast<uint32_t>(2 * of.row);
-    const int bytes = 8 * chunk_ < width ? kChunkBytes : 0;
     const int row = first + copy_row_;
     const int end = static_cast<int>(kKeys ? p_.keys : p_.queries);
-    if (!kKeys && p_.row_ids != nullptr) {
-#pragma unroll 1
-      for (int j = 0; j < kGroupRows; j += kCopyRows) {
-        const uint32_t id = max(row_id<kKeys>(row + j), 0);
-        copy_async(at + 128 * j, data + uint64_t{id} * stride, row + j < end ? bytes : 0);
-      }
-      return;
-    }
+    const bool by_ids = !kKeys && p_.row_ids != nullptr;
 #pragma unroll
-    for (int j = 0; j < kGroupRows; j += kCopyRows) {
-      const uint32_t id = row + j;
-      copy_async(at + 128 * j, data + uint64_t{id} * stride, row + j < end ? bytes : 0);
+    for (int j = 0; j < kCopies; ++j) {
+      const bool exists = row + kCopyRows * j < end;
+      uint32_t id = row + kCopyRows * j;
+      if (by_ids && exists) id = __ldg(p_.row_ids + id);
+#pragma unroll
+      for (int i = 0; i < kArrays; ++i) {
+        copy_async_or_zero(at + 128 * kCopyRows * j + Memory::kOperandBytes * i,
+                           of[i].data + uint64_t{id} * of[i].stride, exists && of[i].exist);
+      }
     }
   }
   __device__ void copy_own(const HeadsView& of, int64_t width, int which) const {
+    const Chunks chunks[1] = {chunks_of(of, width)};
 #pragma unroll
     for (int g = 0; g < Tile::kGroups; ++g) {
-      copy_rows<Tile::kOfColumns>(of, width,
+      copy_rows<Tile::kOfColumns>(chunks,
                                   own_ + (which * Tile::kGroups + g) * Memory::kOperandBytes,
                                   first_own_ + kGroupRows * g);
     }
@@ -182,12 +194,8 @@ class BlockGroupWarp {
   // Half of a tile; past the end nothing but a group.
   __device__ __forceinline__ void copy_slice(int n) {
     if (n < 2 * count_) {
-      const int first = __ldg(tiles_ + n / 2).x * kBlockTile + n % 2 * kGroupRows;
-      const uint32_t to = ring_ + to_ * Memory::kSliceBytes;
-      copy_rows<!Tile::kOfColumns>(Tile::kOfColumns ? p_.problem.q : p_.problem.k, p_.problem.d, to,
-                                   first);
-      copy_rows<!Tile::kOfColumns>(second_slice(), p_.problem.dv, to + Memory::kOperandBytes,
-                                   first);
+      const int first = next_tile_ * kBlockTile + n % 2 * kGroupRows;
+      copy_rows<!Tile::kOfColumns>(slices_, ring_ + to_ * Memory::kSliceBytes, first);
       if constexpr (Tile::kOfColumns) {
         if (threadIdx.x < Memory::kStatBytes / kChunkBytes) {
           const int half = threadIdx.x / (kGroupRows / 4);
@@ -196,6 +204,7 @@ class BlockGroupWarp {
         }
       }
       to_ = to_ + 1 < Tile::kSlots ? to_ + 1 : 0;
+      if (n % 2 == 1 && n + 1 < 2 * count_) next_tile_ = __ldg(tiles_ + n / 2 + 1).x;
     }
     commit_copies();
   }
@@ -507,8 +516,10 @@ class BlockGroupWarp {
   int count_;
   int chunk_;
   int copy_row_;
-  int to_ = 0;    // slot that the next slice is copied to
-  int here_ = 0;  // slot of the slice that is added
+  Chunks slices_[2];
+  int next_tile_ = 0;  // that is copied
+  int to_ = 0;         // slot that the next slice is copied to
+  int here_ = 0;       // slot of the slice that is added
   float scale_;
   // Of the lane's two rows, backward and forward.
   float log_sum_[2];
