@@ -102,11 +102,7 @@ class BlockGroupWarp {
   __device__ void run() {
 #pragma unroll
     for (int n = 0; n < Tile::kSlots - 2; ++n) copy_slice(n);
-    if constexpr (!Tile::kOfColumns && !Tile::kForward) {
-      wait_copies_but<Tile::kSlots - 2>();
-      __syncthreads();
-      make_stats();
-    }
+    if constexpr (!Tile::kOfColumns && !Tile::kForward) make_stats();
 #pragma unroll 1
     for (int n = 0; n < 2 * count_; ++n) add_slice(n, __ldg(tiles_ + n / 2).y);
 #pragma unroll
@@ -223,31 +219,41 @@ class BlockGroupWarp {
     return p_.row_stats + (2 * int64_t{blockIdx.y} + which) * rows;
   }
 
-  // Of the warp's rows, once their gradients are in shared memory; two lanes take a row.
+  // Of the warp's rows, whose gradients are on their way to shared memory; two lanes take a row.
   __device__ void make_stats() {
     const int row = warp_row_ + lane_ / 2;
     const int id = row_id<false>(first_own_ + row);
     const DenseView out = p_.out.of(b_, h_);
     const char* from = static_cast<const char*>(out.data) + 2 * out.stride * max(id, 0);
     const uint32_t grads = own_ + Tile::kGroups * Memory::kOperandBytes;
-    float log_sum = std::numeric_limits<float>::infinity();
-    float delta = 0.0f;
+    constexpr int kOwn = Memory::kChunks / 2;
+    Vec16 outs[kOwn];
+    SoftmaxStats stats = {0.0f, 0.0f};
     if (id >= 0) {
-      const SoftmaxStats stats = p_.stats[blockIdx.y * p_.queries + id];
-      if (stats.scale > 0.0f) log_sum = stats.shift - log2f(stats.scale);
+      stats = p_.stats[blockIdx.y * p_.queries + id];
 #pragma unroll
-      for (int i = 0; i < Memory::kChunks / 2; ++i) {
-        const int chunk = lane_ % 2 * (Memory::kChunks / 2) + i;
-        if (8 * chunk >= p_.problem.dv) break;
-        Vec16 words;
-        load_shared(grads + chunk_address(row % kGroupRows, chunk), words.word);
-        float x[8];
-        float y[8];
-        decode<kStorage>(words, x);
-        decode<kStorage>(load_vec16(from + kChunkBytes * chunk), y);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) delta += x[j] * y[j];
+      for (int i = 0; i < kOwn; ++i) {
+        const int chunk = lane_ % 2 * kOwn + i;
+        if (8 * chunk < p_.problem.dv) outs[i] = load_vec16(from + kChunkBytes * chunk);
       }
+    }
+    wait_copies_but<Tile::kSlots - 2>();
+    __syncthreads();
+    const float log_sum = stats.scale > 0.0f ? stats.shift - log2f(stats.scale)
+                                             : std::numeric_limits<float>::infinity();
+    float delta = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int chunk = lane_ % 2 * kOwn + i;
+      if (id < 0 || 8 * chunk >= p_.problem.dv) break;
+      Vec16 words;
+      load_shared(grads + chunk_address(row % kGroupRows, chunk), words.word);
+      float x[8];
+      float y[8];
+      decode<kStorage>(words, x);
+      decode<kStorage>(outs[i], y);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) delta += x[j] * y[j];
     }
     delta += __shfl_xor_sync(0xffffffffu, delta, 1);
     if (lane_ % 2 == 0) {
