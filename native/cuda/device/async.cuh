@@ -77,25 +77,31 @@ __device__ __forceinline__ void wait_copies_but() {
 }
 
 // A barrier in shared memory, eight bytes, for which some threads wait and others arrive:
-// `arrivals` of them end a phase. Phases have the parities 0, 1, 0 and so on. On Hopper.
+// `arrivals` of them end a phase. Phases have the parities 0, 1, 0 and so on.
 __device__ __forceinline__ void make_barrier(uint32_t shared, uint32_t arrivals) {
-  if constexpr (kArchitecture.warpgroup_products) {
+  if constexpr (kArchitecture.async_copies) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared), "r"(arrivals) : "memory");
   }
 }
 __device__ __forceinline__ void arrive_at(uint32_t barrier) {
-  if constexpr (kArchitecture.warpgroup_products) {
+  if constexpr (kArchitecture.async_copies) {
     asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier)
                  : "memory");
   }
 }
 // Waits until the phase of this parity has ended: that which goes on, or the one before it.
 __device__ __forceinline__ void wait_at(uint32_t barrier, uint32_t parity) {
-  if constexpr (kArchitecture.warpgroup_products) {
-    uint32_t ended = 0;
-    while (ended == 0) {
+  uint32_t ended = !kArchitecture.async_copies;
+  while (ended == 0) {
+    if constexpr (kArchitecture.early_launch) {  // Hopper's, which sleeps for a while
       asm volatile(
           "{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+          : "=r"(ended)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    } else if constexpr (kArchitecture.async_copies) {
+      asm volatile(
+          "{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
           : "=r"(ended)
           : "r"(barrier), "r"(parity)
           : "memory");

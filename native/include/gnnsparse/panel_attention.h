@@ -45,7 +45,7 @@ struct DkvTiles {
 struct DkvWeights {
   static constexpr int kSlotBytes = 64;
   static constexpr int kStepSlots = 32;
-  static constexpr int kStageSteps = 3;  // for which the warps of a block meet once
+  static constexpr int kStageSteps = 3;  // that are copied, and then added, together
   static constexpr int kStages = 3;      // whose operands have room in shared memory
   static constexpr int kPairWords = kStepSlots == 32 ? 2 : 4;  // of pairs of columns
   // A multiple of 128: addresses of rows are by exclusive or.
@@ -69,7 +69,7 @@ struct DkvWeights {
   DkvTiles tiles;                         // in place of steps
 
   static constexpr uint32_t shared_bytes(int32_t columns) {
-    return kStages * kStageBytes + static_cast<uint32_t>(columns) * kColumnBytes;
+    return kStages * (kStageBytes + 16) + static_cast<uint32_t>(columns) * kColumnBytes;
   }
 };
 

@@ -63,8 +63,8 @@ struct DkvLaunch : PanelAttention {
 };
 
 // A block sums a range of columns of a head, in shared memory: a warp 16 features of dV or of dK,
-// so that no two warps add to one sum. Four more warps copy what later steps need. All warps meet
-// once for a stage of some steps, which are taken in their order.
+// so that no two warps add to one sum. Four more warps copy what later steps need, in stages of
+// some steps; a stage's barriers say when it has been copied, and when all warps have added it.
 template <Precision P>
 class DkvBlock {
  public:
@@ -92,20 +92,12 @@ class DkvBlock {
          at += kChunkBytes * kThreads) {
       store_shared(sums_ + at, make_uint4(0, 0, 0, 0));
     }
-    const bool copies = thread_ >= kAddThreads;
-    if (copies) begin_copies();
-    // All threads meet at one place of the code, whatever their warp does between two meetings.
-    for (int stage = 0; step_ < end_; step_ += kSteps) {
-      if (copies) wait_copies_but<kStages - 2>();
-      __syncthreads();  // the stage may be added; the one before it has been, and is overwritten
-      if (copies) {
-        copy_ahead(stage);
-      } else {
-        add_stage(ring_ + stage * DkvWeights::kStageBytes);
-      }
-      stage = stage + 1 < kStages ? stage + 1 : 0;
+    if (thread_ < kStages) {
+      make_barrier(copied(thread_), kCopyThreads);
+      make_barrier(added(thread_), kSlices);
     }
-    if (copies) wait_copies_but<0>();
+    __syncthreads();
+    thread_ >= kAddThreads ? copy_stages() : add_stages();
     __syncthreads();
     store();
   }
@@ -127,6 +119,41 @@ class DkvBlock {
   static constexpr int kCopySlots = 4 * kStageSlots / kCopyThreads;  // of a thread
   static_assert(kSlotsAt + 4 * kStageSlots <= DkvWeights::kStageBytes);
   static_assert(kColumnChunks + kSlotChunks <= kCopyThreads);
+
+  // The barriers of a stage.
+  __device__ uint32_t copied(int stage) const {
+    return sums_ + p_.dkv.range * DkvWeights::kColumnBytes + 16 * stage;
+  }
+  __device__ uint32_t added(int stage) const { return copied(stage) + 8; }
+
+  __device__ void copy_stages() {
+    begin_copies();
+    uint32_t parity = 0;
+    for (int stage = 0; step_ < end_; step_ += kSteps) {
+      wait_copies_but<kStages - 2>();
+      arrive_at(copied(stage));
+      wait_at(copied(stage), parity);  // it has slots that others copied
+      // The stage before it is overwritten, which nothing has been in at first.
+      const int before = stage > 0 ? stage - 1 : kStages - 1;
+      wait_at(added(before), stage > 0 ? parity : parity ^ 1);
+      copy_ahead(stage, before);
+      stage = stage + 1 < kStages ? stage + 1 : 0;
+      if (stage == 0) parity ^= 1;
+    }
+    wait_copies_but<0>();
+  }
+
+  __device__ void add_stages() {
+    uint32_t parity = 0;
+    for (int stage = 0; step_ < end_; step_ += kSteps) {
+      wait_at(copied(stage), parity);
+      __syncwarp();
+      add_stage(ring_ + stage * DkvWeights::kStageBytes);
+      if (thread_ % kWarp == 0) arrive_at(added(stage));
+      stage = stage + 1 < kStages ? stage + 1 : 0;
+      if (stage == 0) parity ^= 1;
+    }
+  }
 
   // Copies the first stages. A thread copies a chunk of a row of both arrays, and of three slots'
   // weights.
@@ -157,15 +184,15 @@ class DkvBlock {
     }
   }
 
-  // Copies the stage before `stage` in the ring, whose slots came with `stage`.
-  __device__ void copy_ahead(int stage) {
+  // Copies to the stage `before` in the ring, whose slots came with `stage`.
+  __device__ void copy_ahead(int stage, int before) {
     const uint32_t slots_at = ring_ + stage * DkvWeights::kStageBytes + kSlotsAt + copier_ / 4 * 4;
     int32_t slots[kCopySlots];
 #pragma unroll
     for (int j = 0; j < kCopySlots; ++j) {
       slots[j] = static_cast<int32_t>(load_shared_word(slots_at + kCopyThreads * j));
     }
-    copy(step_ + kAhead, stage == 0 ? kStages - 1 : stage - 1, slots);
+    copy(step_ + kAhead, before, slots);
   }
 
   __device__ __forceinline__ void copy(int step, int stage, const int32_t (&slots)[kCopySlots]) {
