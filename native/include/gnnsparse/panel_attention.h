@@ -45,13 +45,13 @@ struct DkvTiles {
 struct DkvWeights {
   static constexpr int kSlotBytes = 64;
   static constexpr int kStepSlots = 32;
-  static constexpr int kStageSteps = 3;  // that are copied, and then added, together
-  static constexpr int kStages = 3;      // whose operands have room in shared memory
+  static constexpr int kStageSteps = 2;  // that are copied, and then added, together
+  static constexpr int kStages = 4;      // whose operands have room in shared memory
   static constexpr int kPairWords = kStepSlots == 32 ? 2 : 4;  // of pairs of columns
   // A multiple of 128: addresses of rows are by exclusive or.
   static constexpr uint32_t kStageBytes =
-      (kStageSteps * (2 * kQueryBytes + kStepSlots * (kSlotBytes + 4) + 32 * kPairWords) + 127) /
-      128 * 128;
+      (kStageSteps * (2 * kQueryBytes + kStepSlots * kSlotBytes + 32 * kPairWords) + 127) / 128 *
+      128;
   static constexpr int kColumnBytes = 512;  // the sums of a column
 
   void* weights = nullptr;  // [heads at a time][slots][kSlotBytes]

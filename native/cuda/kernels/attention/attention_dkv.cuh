@@ -62,49 +62,79 @@ struct DkvLaunch : PanelAttention {
   ChunkedHeads rows[2];  // the output's gradient and Q
 };
 
+// Rows of the output's gradient and of Q for a warp that copies: a lane copies one chunk of each
+// fourth row.
+class DkvRows {
+ public:
+  __device__ DkvRows(const DkvLaunch& p, int64_t b, int64_t h, int lane)
+      : rows_(static_cast<int>(p.a.rows)), row_ids_(p.stored.row_ids) {
+    const int at = kChunkBytes * copy_chunk(lane);
+    for (int i = 0; i < 2; ++i) {
+      const ChunkRows from = p.rows[i].of(static_cast<uint32_t>(b), static_cast<uint32_t>(h));
+      from_[i] = pin_register(from.data + at);
+      stride_[i] = pin_register(static_cast<uint32_t>(from.stride));
+      has_chunk_[i] = at < from.bytes;
+    }
+  }
+  // The caller's row of a stored one; -1: there is none.
+  __device__ __forceinline__ int id(int row) const {
+    if (row >= rows_) return -1;
+    return row_ids_ != nullptr ? __ldg(row_ids_ + row) : row;
+  }
+  __device__ __forceinline__ void copy(int array, int id, uint32_t to) const {
+    copy_async_or_zero(to, from_[array] + uint64_t{static_cast<uint32_t>(id)} * stride_[array],
+                       has_chunk_[array] && id >= 0);
+  }
+
+ private:
+  int rows_;
+  const int32_t* row_ids_;
+  const char* from_[2];
+  uint32_t stride_[2];
+  bool has_chunk_[2];
+};
+
 // A block sums a range of columns of a head, in shared memory: a warp 16 features of dV or of dK,
-// so that no two warps add to one sum. Four more warps copy what later steps need, in stages of
-// some steps; a stage's barriers say when it has been copied, and when all warps have added it.
+// so that no two warps add to one sum. Other warps copy what these need, some steps together, and
+// each of them has a stage for that: it begins when all others have added what is there.
 template <Precision P>
 class DkvBlock {
  public:
   static constexpr int kSlices = 8;  // of 16 features
-  static constexpr int kAddThreads = kWarp * kSlices;
-  static constexpr int kCopyThreads = kQueryChunks;
-  static constexpr int kThreads = kAddThreads + kCopyThreads;
   static constexpr int kStages = DkvWeights::kStages;
   static constexpr int kSteps = DkvWeights::kStageSteps;
+  static constexpr int kThreads = kWarp * (kSlices + kStages);
 
   __device__ DkvBlock(const DkvLaunch& p, uint32_t shared)
       : p_(p),
-        thread_(pin_register(threadIdx.x)),
+        warp_(__shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0)),  // the same in a warp
+        lane_(threadIdx.x % kWarp),
         step_(__ldg(p.dkv.range_starts + blockIdx.x)),
         end_(__ldg(p.dkv.range_starts + blockIdx.x + 1)),
-        ring_(shared),
-        sums_(shared + kStages * DkvWeights::kStageBytes) {
+        ring_(pin_register(shared)),
+        sums_(ring_ + kStages * DkvWeights::kStageBytes) {
     const int64_t head = p.first_head + blockIdx.y;
     b_ = head / p.problem.heads;
     h_ = head % p.problem.heads;
   }
 
   __device__ void run() {
-    for (uint32_t at = kChunkBytes * thread_; at < p_.dkv.range * DkvWeights::kColumnBytes;
+    for (uint32_t at = kChunkBytes * threadIdx.x; at < p_.dkv.range * DkvWeights::kColumnBytes;
          at += kChunkBytes * kThreads) {
       store_shared(sums_ + at, make_uint4(0, 0, 0, 0));
     }
-    if (thread_ < kStages) {
-      make_barrier(copied(thread_), kCopyThreads);
-      make_barrier(added(thread_), kSlices);
+    if (threadIdx.x < kStages) {
+      make_barrier(copied(threadIdx.x), 1);
+      make_barrier(added(threadIdx.x), kSlices);
     }
     __syncthreads();
-    thread_ >= kAddThreads ? copy_stages() : add_stages();
+    warp_ < kSlices ? add_stages() : copy_stages(warp_ - kSlices);
     __syncthreads();
     store();
   }
 
  private:
   static constexpr uint32_t kNone = 0xffffffffu;  // no columns
-  static constexpr int kAhead = (kStages - 1) * kSteps;
   static constexpr int kTiles = DkvWeights::kStepSlots / 16;
   static constexpr uint32_t kSliceBytes = DkvWeights::kColumnBytes / kSlices;
   static constexpr int kStageSlots = kSteps * DkvWeights::kStepSlots;
@@ -112,13 +142,12 @@ class DkvBlock {
   static constexpr uint32_t kOperandBytes = kStageSlots * DkvWeights::kSlotBytes / 2;
   static constexpr uint32_t kWeightsAt = kSteps * kRowBytes;
   static constexpr uint32_t kColumnsAt = kWeightsAt + 2 * kOperandBytes;
-  static constexpr uint32_t kSlotsAt = kColumnsAt + 32 * DkvWeights::kPairWords * kSteps;
   static constexpr int kPairWords = DkvWeights::kPairWords;
   static constexpr int kColumnChunks = 32 * kPairWords * kSteps / kChunkBytes;
-  static constexpr int kSlotChunks = 4 * kStageSlots / kChunkBytes;
-  static constexpr int kCopySlots = 4 * kStageSlots / kCopyThreads;  // of a thread
-  static_assert(kSlotsAt + 4 * kStageSlots <= DkvWeights::kStageBytes);
-  static_assert(kColumnChunks + kSlotChunks <= kCopyThreads);
+  static constexpr int kOwnRows = kQueryRows / 4;  // of a step and a lane
+  static constexpr int kOwnSlots = kStageSlots / 8;
+  static_assert(kColumnsAt + kChunkBytes * kColumnChunks <= DkvWeights::kStageBytes);
+  static_assert(kColumnChunks <= kWarp);
 
   // The barriers of a stage.
   __device__ uint32_t copied(int stage) const {
@@ -126,133 +155,106 @@ class DkvBlock {
   }
   __device__ uint32_t added(int stage) const { return copied(stage) + 8; }
 
-  __device__ void copy_stages() {
-    begin_copies();
-    uint32_t parity = 0;
-    for (int stage = 0; step_ < end_; step_ += kSteps) {
-      wait_copies_but<kStages - 2>();
-      arrive_at(copied(stage));
-      wait_at(copied(stage), parity);  // it has slots that others copied
-      // The stage before it is overwritten, which nothing has been in at first.
-      const int before = stage > 0 ? stage - 1 : kStages - 1;
-      wait_at(added(before), stage > 0 ? parity : parity ^ 1);
-      copy_ahead(stage, before);
-      stage = stage + 1 < kStages ? stage + 1 : 0;
-      if (stage == 0) parity ^= 1;
+  // A warp that copies. A lane copies one of the four chunks of every eighth slot.
+  class Copier {
+   public:
+    __device__ explicit Copier(const DkvBlock& block)
+        : dkv_(block.p_.dkv),
+          lane_(block.lane_),
+          end_(block.end_),
+          rows_(block.p_, block.b_, block.h_, block.lane_) {
+      weights_ = pin_register(static_cast<const char*>(dkv_.weights) +
+                              blockIdx.y * dkv_.slots * DkvWeights::kSlotBytes +
+                              kChunkBytes * (lane_ % 4));
+      half_ = lane_ % 4 / 2;
+      weights_to_ =
+          kWeightsAt + kOperandBytes * (lane_ % 2) + weights_address(half_, lane_ % 2, lane_ / 4);
     }
-    wait_copies_but<0>();
+
+    // What is to be copied of the steps from `step` on.
+    __device__ __forceinline__ void ask(int step) {
+      if (step >= end_) return;
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int first = kQueryRows * __ldg(dkv_.panels + step + i);
+#pragma unroll
+        for (int j = 0; j < kOwnRows; ++j) ids_[i][j] = rows_.id(first + own_row(lane_, j));
+      }
+      const int32_t* slots =
+          dkv_.slot_of_entry + step * int64_t{DkvWeights::kStepSlots} + lane_ / 4;
+#pragma unroll
+      for (int i = 0; i < kOwnSlots; ++i) slots_[i] = __ldg(slots + 8 * i);
+    }
+
+    __device__ __forceinline__ void copy(int step, uint32_t to) const {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2 * kOwnRows; ++j) {
+          const uint32_t rows_to = to + kRowBytes * i + kQueryBytes * (j % 2);
+          rows_.copy(j % 2, ids_[i][j / 2], rows_to + own_address(own_address(lane_), j / 2));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kOwnSlots; ++i) {
+        if (slots_[i] == 0) continue;  // what a column slot has does not matter to others
+        copy_async_or_zero(to + weights_to_ + 128 * (i % 2) + 512 * (i / 2),
+                           weights_ + int64_t{slots_[i] >> 2} * DkvWeights::kSlotBytes,
+                           slots_[i] >> half_ & 1);
+      }
+      if (lane_ < kColumnChunks) {
+        copy_async(to + kColumnsAt + kChunkBytes * lane_,
+                   dkv_.columns + step * int64_t{8 * kPairWords} + 4 * lane_);
+      }
+    }
+
+   private:
+    const DkvWeights& dkv_;
+    int lane_;
+    int end_;
+    DkvRows rows_;
+    const char* weights_;
+    int half_;  // of a slot's rows
+    uint32_t weights_to_;
+    int ids_[kSteps][kOwnRows];
+    int32_t slots_[kOwnSlots];
+  };
+
+  __device__ void copy_stages(int stage) const {
+    Copier copier(*this);
+    int step = step_ + kSteps * stage;
+    copier.ask(step);
+    uint32_t parity = 1;  // nothing has to be added before the first steps
+#pragma unroll 1
+    for (; step < end_; step += kSteps * kStages) {
+      wait_at(added(stage), parity);
+      parity ^= 1;
+      copier.copy(step, ring_ + stage * DkvWeights::kStageBytes);
+      commit_copies();
+      copier.ask(step + kSteps * kStages);
+      wait_copies_but<0>();
+      __syncwarp();
+      if (lane_ == 0) arrive_at(copied(stage));
+    }
   }
 
-  __device__ void add_stages() {
+  __device__ void add_stages() const {
     uint32_t parity = 0;
-    for (int stage = 0; step_ < end_; step_ += kSteps) {
+    for (int step = step_, stage = 0; step < end_; step += kSteps) {
       wait_at(copied(stage), parity);
       __syncwarp();
       add_stage(ring_ + stage * DkvWeights::kStageBytes);
-      if (thread_ % kWarp == 0) arrive_at(added(stage));
+      if (lane_ == 0) arrive_at(added(stage));
       stage = stage + 1 < kStages ? stage + 1 : 0;
       if (stage == 0) parity ^= 1;
     }
-  }
-
-  // Copies the first stages. A thread copies a chunk of a row of both arrays, and of three slots'
-  // weights.
-  __device__ void begin_copies() {
-    copier_ = thread_ - kAddThreads;
-    chunk_ = copier_ % kRowChunks;
-    row_ = copier_ / kRowChunks;
-    const auto b = static_cast<uint32_t>(b_);
-    const auto h = static_cast<uint32_t>(h_);
-    for (int i = 0; i < 2; ++i) from_[i] = p_.rows[i].of(b, h);
-    weights_ = static_cast<const char*>(p_.dkv.weights) +
-               blockIdx.y * p_.dkv.slots * DkvWeights::kSlotBytes + kChunkBytes * (copier_ % 4);
-    row_to_ = kChunkBytes * query_chunk(row_, chunk_);
-    half_ = copier_ % 4 / 2;
-    weights_to_ = kWeightsAt + kOperandBytes * (copier_ % 2) + 512 * (copier_ / 64) +
-                  weights_address(half_, copier_ % 2, copier_ / 4 % 16);
-    ask_panels(step_);
-    ask_rows(step_);
-    for (int i = 0; i < kStages - 1; ++i) {
-      const int step = step_ + kSteps * i;
-      int32_t slots[kCopySlots];
-#pragma unroll
-      for (int j = 0; j < kCopySlots; ++j) {
-        const int at = copier_ / 4 + kCopyThreads / 4 * j;
-        slots[j] = step < end_ ? __ldg(slots_of(step) + at) : 0;
-      }
-      copy(step, i, slots);
-    }
-  }
-
-  // Copies to the stage `before` in the ring, whose slots came with `stage`.
-  __device__ void copy_ahead(int stage, int before) {
-    const uint32_t slots_at = ring_ + stage * DkvWeights::kStageBytes + kSlotsAt + copier_ / 4 * 4;
-    int32_t slots[kCopySlots];
-#pragma unroll
-    for (int j = 0; j < kCopySlots; ++j) {
-      slots[j] = static_cast<int32_t>(load_shared_word(slots_at + kCopyThreads * j));
-    }
-    copy(step_ + kAhead, before, slots);
-  }
-
-  __device__ __forceinline__ void copy(int step, int stage, const int32_t (&slots)[kCopySlots]) {
-    if (step < end_) {
-      const uint32_t to = ring_ + stage * DkvWeights::kStageBytes;
-#pragma unroll
-      for (int i = 0; i < kCopySlots; ++i) {
-        if (slots[i] == 0) continue;  // what a column slot has does not matter to others
-        copy_async_or_zero(to + weights_to_ + 16 * kCopyThreads / 2 * i,
-                           weights_ + int64_t{slots[i] >> 2} * DkvWeights::kSlotBytes,
-                           slots[i] >> half_ & 1);
-      }
-#pragma unroll
-      for (int i = 0; i < 2 * kSteps; ++i) {
-        const ChunkRows& from = from_[i % 2];
-        const int id = id_[i / 2];
-        copy_async_or_zero(to + kQueryBytes * i + row_to_,
-                           from.data + kChunkBytes * chunk_ + int64_t{max(id, 0)} * from.stride,
-                           id >= 0 && kChunkBytes * chunk_ < from.bytes);
-      }
-      if (copier_ < kColumnChunks) {
-        copy_async(to + kColumnsAt + kChunkBytes * copier_,
-                   p_.dkv.columns + step * int64_t{8 * kPairWords} + 4 * copier_);
-      } else if (copier_ < kColumnChunks + kSlotChunks && step + kAhead < end_) {
-        // Those of the stage that is copied while this one is added.
-        const int at = copier_ - kColumnChunks;
-        copy_async(to + kSlotsAt + kChunkBytes * at, slots_of(step + kAhead) + 4 * at);
-      }
-    }
-    commit_copies();
-    ask_rows(step + kSteps);
-  }
-
-  __device__ const int32_t* slots_of(int step) const {
-    return p_.dkv.slot_of_entry + step * int64_t{DkvWeights::kStepSlots};
-  }
-
-  // The rows of a stage are asked for one stage before it is copied, the panels two.
-  __device__ void ask_panels(int step) {
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) panel_[i] = step < end_ ? __ldg(p_.dkv.panels + step + i) : 0;
-  }
-  __device__ void ask_rows(int step) {
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      id_[i] = panel_[i] * kQueryRows + row_;
-      if (id_[i] >= static_cast<int>(p_.a.rows)) {
-        id_[i] = -1;
-      } else if (p_.stored.row_ids != nullptr) {
-        id_[i] = __ldg(p_.stored.row_ids + id_[i]);
-      }
-    }
-    ask_panels(step + kSteps);
   }
 
   // All products of the stage come before the sums, which steps may share; all sums of a step are
   // read before any is written.
   __device__ void add_stage(uint32_t stage) const {
-    const int lane = thread_ % kWarp;
-    const int slice = thread_ / kWarp;
+    const int lane = lane_;
+    const int slice = warp_;
     const uint32_t rows = stage + kQueryBytes * (slice / 4) + query_address(lane);
     const uint32_t weights = stage + kWeightsAt + kOperandBytes * (slice / 4) +
                              weights_address(lane / 16, slice / 4, lane % 16);
@@ -334,8 +336,8 @@ class DkvBlock {
   }
   // A thread takes eight features of a column: half of each of four chunks.
   __device__ void store() const {
-    const int slice = thread_ / 2 % kSlices;
-    const int eight = thread_ % 2;
+    const int slice = threadIdx.x / 2 % kSlices;
+    const int eight = threadIdx.x % 2;
     const bool keys = slice >= 4;
     const HeadsView& view = keys ? p_.dk : p_.dv;
     const int64_t width = keys ? p_.problem.d : p_.problem.dv;
@@ -344,7 +346,7 @@ class DkvBlock {
     const MutableDenseView to = view.mutable_of(b_, h_);
     const float scale = keys ? p_.problem.scale : 1.0f;
     const int64_t first = int64_t{blockIdx.x} * p_.dkv.range;
-    for (int i = thread_ / 16; i < p_.dkv.range && first + i < p_.a.cols; i += kThreads / 16) {
+    for (int i = threadIdx.x / 16; i < p_.dkv.range && first + i < p_.a.cols; i += kThreads / 16) {
       const uint32_t from = sums_ + (slice * p_.dkv.range + i) * kSliceBytes + 8 * eight;
       float v[8];
 #pragma unroll
@@ -359,24 +361,14 @@ class DkvBlock {
   }
 
   const DkvLaunch& p_;
-  int thread_;
-  int step_;
+  int warp_;
+  int lane_;
+  int step_;  // first of the range
   int end_;
   uint32_t ring_;
   uint32_t sums_;
   int64_t b_;
   int64_t h_;
-  // Of a thread that copies.
-  ChunkRows from_[2] = {};
-  const char* weights_ = nullptr;
-  int copier_ = 0;
-  int chunk_ = 0;
-  int row_ = 0;
-  int half_ = 0;  // of a slot's rows
-  uint32_t row_to_ = 0;
-  uint32_t weights_to_ = 0;
-  int panel_[kSteps] = {};
-  int id_[kSteps] = {};
 };
 
 template <Precision P>

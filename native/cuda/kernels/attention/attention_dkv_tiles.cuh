@@ -6,13 +6,9 @@
 #pragma once
 
 #include "device/warpgroup.cuh"
-#include "kernels/attention/panel_attention.cuh"
+#include "kernels/attention/attention_dkv.cuh"
 
 namespace gnnsparse::cuda {
-
-struct DkvTileLaunch : PanelAttention {
-  ChunkedHeads rows[2];  // the output's gradient and Q
-};
 
 // A block sums a range of columns of a head, one warpgroup those of dV and another those of dK. Of
 // the other warps each has a stage, and copies the tiles that are taken there: one begins when both
@@ -23,7 +19,7 @@ class DkvTileBlock {
   static constexpr int kSumThreads = 2 * kGroupThreads;
   static constexpr int kThreads = kSumThreads + kWarp * DkvTiles::kStages;
 
-  __device__ DkvTileBlock(const DkvTileLaunch& p, uint32_t shared)
+  __device__ DkvTileBlock(const DkvLaunch& p, uint32_t shared)
       : p_(p),
         warp_(__shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0)),  // the same in a warp
         lane_(threadIdx.x % kWarp),
@@ -50,9 +46,9 @@ class DkvTileBlock {
 
  private:
   static constexpr uint32_t kWeightsAt = 2 * DkvTiles::kRowsBytes;
-  static constexpr int kCopyRows = kWarp / kRowChunks;          // that a warp copies at a time
-  static constexpr int kOwnRows = DkvTiles::kRows / kCopyRows;  // of a lane
-  static constexpr int kOwnEntries = 5;  // that are read before the tile may be copied
+  // Of a lane that copies, entries before the tile may be copied.
+  static constexpr int kOwnRows = DkvTiles::kRows / 4;
+  static constexpr int kOwnEntries = 5;
   // Floats of a column's sums, in different banks for columns and features next to each other.
   static constexpr uint32_t kSumStride = 64 + 4;
   static constexpr uint32_t kSumBytes = 4 * kSumStride * DkvTiles::kColumns;  // of an array
@@ -70,27 +66,15 @@ class DkvTileBlock {
     __device__ Copier(const DkvTileBlock& block, int stage)
         : lane_(block.lane_),
           tiles_(block.tiles_),
-          rows_(static_cast<int>(block.p_.a.rows)),
-          row_ids_(block.p_.stored.row_ids),
           entries_(reinterpret_cast<const int2*>(block.p_.dkv.tiles.entries)),
           starts_(block.p_.dkv.tiles.starts + int64_t{blockIdx.x} * block.tiles_),
-          weights_(static_cast<const char*>(block.p_.dkv.weights) +
-                   blockIdx.y * block.p_.dkv.slots * DkvWeights::kSlotBytes) {
-      const int row = lane_ / kRowChunks;
-      const int at = kChunkBytes * (lane_ % kRowChunks);
-      for (int j = 0; j < 2; ++j) {
-        const auto from =
-            block.p_.rows[j].of(static_cast<uint32_t>(block.b_), static_cast<uint32_t>(block.h_));
-        from_[j] = pin_register(from.data + at);
-        stride_[j] = pin_register(static_cast<uint32_t>(from.stride));
-        has_chunk_[j] = at < from.bytes;
-      }
+          rows_(block.p_, block.b_, block.h_, block.lane_),
+          upper_(stage % 2) {
+      weights_ = pin_register(static_cast<const char*>(block.p_.dkv.weights) +
+                              blockIdx.y * block.p_.dkv.slots * DkvWeights::kSlotBytes);
       const uint32_t pair = block.pair_of(stage);
-      upper_ = stage % 2;
-      rows_to_ = pin_register(pair + upper_ * (DkvTiles::kRowsBytes / 2) + 128 * row +
-                              (at ^ kChunkBytes * row));
+      rows_to_ = pin_register(pair + upper_ * (DkvTiles::kRowsBytes / 2) + own_address(lane_));
       weights_to_ = pin_register(pair + kWeightsAt);
-      weights_ = pin_register(weights_);
     }
 
     // Makes the weights of the warp's stage zeros.
@@ -112,14 +96,7 @@ class DkvTileBlock {
       end_ = __ldg(starts_ + tile + 1);
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
-        const int row = DkvTiles::kRows * tile + lane_ / kRowChunks + kCopyRows * i;
-        ids_[i] = row < rows_ ? row : -1;
-      }
-      if (row_ids_ != nullptr) {
-#pragma unroll
-        for (int i = 0; i < kOwnRows; ++i) {
-          if (ids_[i] >= 0) ids_[i] = __ldg(row_ids_ + ids_[i]);
-        }
+        ids_[i] = rows_.id(DkvTiles::kRows * tile + own_row(lane_, i));
       }
 #pragma unroll
       for (int i = 0; i < kOwnEntries; ++i) {
@@ -129,15 +106,9 @@ class DkvTileBlock {
 
     __device__ __forceinline__ void copy() const {
 #pragma unroll
-      for (int i = 0; i < kOwnRows; ++i) {
-        // Of rows that are four apart the chunks are, too.
-        const uint32_t to = (i % 2 == 0 ? rows_to_ : rows_to_ ^ 64u) + 128 * kCopyRows * i;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          copy_async_or_zero(to + DkvTiles::kRowsBytes * j,
-                             from_[j] + uint64_t{static_cast<uint32_t>(ids_[i])} * stride_[j],
-                             has_chunk_[j] && ids_[i] >= 0);
-        }
+      for (int i = 0; i < 2 * kOwnRows; ++i) {
+        rows_.copy(i % 2, ids_[i / 2],
+                   own_address(rows_to_, i / 2) + DkvTiles::kRowsBytes * (i % 2));
       }
 #pragma unroll
       for (int i = 0; i < kOwnEntries; ++i) {
@@ -161,15 +132,11 @@ class DkvTileBlock {
 
     int lane_;
     int tiles_;
-    int rows_;
-    const int32_t* row_ids_;
     const int2* entries_;
     const int32_t* starts_;
-    const char* weights_;
-    const char* from_[2];
-    uint32_t stride_[2];
-    bool has_chunk_[2];
+    DkvRows rows_;
     int upper_;  // of two stages
+    const char* weights_;
     uint32_t rows_to_;
     uint32_t weights_to_;
     // Of the tile.
@@ -268,7 +235,7 @@ class DkvTileBlock {
     }
   }
 
-  const DkvTileLaunch& p_;
+  const DkvLaunch& p_;
   int warp_;
   int lane_;
   uint32_t shared_;
@@ -280,7 +247,7 @@ class DkvTileBlock {
 
 template <Precision P>
 __global__ void __launch_bounds__(DkvTileBlock<P>::kThreads, 1)
-    dkv_tile_kernel(const __grid_constant__ DkvTileLaunch p) {
+    dkv_tile_kernel(const __grid_constant__ DkvLaunch p) {
   char* memory = dynamic_shared();
   DkvTileBlock<P> block(p, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
   block.run();
@@ -288,7 +255,7 @@ __global__ void __launch_bounds__(DkvTileBlock<P>::kThreads, 1)
 
 template <Precision P>
 void launch_dkv_tiles(const PanelAttention& p, Stream stream) {
-  const DkvTileLaunch now = {p, {{p.grad, p.problem.dv}, {p.problem.q, p.problem.d}}};
+  const DkvLaunch now = {p, {{p.grad, p.problem.dv}, {p.problem.q, p.problem.d}}};
   static std::atomic<uint64_t> prepared{0};
   const auto kernel = dkv_tile_kernel<P>;
   prefer_shared_memory(kernel, DkvTiles::kSharedBytes, prepared);
