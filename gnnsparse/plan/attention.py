@@ -141,8 +141,9 @@ _BLOCK_BYTES = {8: 99 << 10, 9: 227 << 10, 10: 227 << 10}
 _STEP_SLOTS = 8
 #: The fused backward pass is for panels with at least so many column slots in a range of columns.
 _LEAST_STEP = 4
-#: GPUs with products of warpgroups, and the column slots of a panel in a tile's columns from which these sum dK
-#: and dV faster. On an H200, vector-wise patterns with 36, 19 and 8 take 1.7 ms over tiles, and 4.1, 2.4 and 1.5.
+#: GPUs with products of warpgroups, and the column slots of a panel in a tile's columns from which these sum
+#: dK and dV faster. On an H200, vector-wise patterns with 36, 19 and 8 take 1.8, 1.7 and 1.6 ms over tiles,
+#: and 4.1, 2.4 and 1.4 in steps.
 _WARPGROUPS, _LEAST_TILE = (9, 0), 11
 
 

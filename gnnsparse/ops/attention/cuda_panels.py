@@ -72,7 +72,8 @@ class _DkvSlots(NamedTuple):
     """The column slots of A with an edge, in panels of 16 rows: all int64 [slots], but `edges` int32.
 
     `slots` as the pass over rows numbers them, where 8 (n // 2) + 2 j + n % 2 of a K tile is 8 j + n;
-    their `panels` and `columns`; `edges`: 1 if the lower eight rows have an edge there, plus 2 if the upper have.
+    their `panels` and `columns`; `edges`: 1 if the lower eight rows have an edge there, plus 2 if the upper
+    have.
     """
 
     slots: torch.Tensor
@@ -123,7 +124,7 @@ def _dkv_steps(kernels: KernelCache, size: int) -> _DkvSteps:
 
 @made_once
 def _dkv_tiles(kernels: KernelCache) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what is copied for each tile whose dK and dV warpgroups sum, range of columns by range of columns.
+    """Return what is copied for the tiles that dK and dV are products of, one range of columns after another.
 
     First int32 [entries, 2]: a half of a column slot, 2 slot + upper, and the place of its eight rows in the
     operand, in bytes; or -1, and the place of what the last tile in the same stage had and this one has not.
@@ -135,7 +136,8 @@ def _dkv_tiles(kernels: KernelCache) -> tuple[torch.Tensor, torch.Tensor]:
     tiles, ranges = -(-kernels.csr.rows // rows), -(-kernels.csr.cols // width)
     upper = torch.arange(2, dtype=torch.int64, device=device)
     # Of eight rows of a column: the range, the eight among all rows, and the column in the range.
-    key = ((columns // width * tiles * eights + 2 * panels)[:, None] + upper) * width + (columns % width)[:, None]
+    key = ((columns // width * tiles * eights + 2 * panels)[:, None] + upper) * width
+    key += (columns % width)[:, None]
     real = (edges[:, None] >> upper & 1).bool()
     key, order = torch.sort(key[real])
     source = (2 * slots[:, None] + upper)[real][order]

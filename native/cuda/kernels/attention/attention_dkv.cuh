@@ -124,8 +124,8 @@ class DkvBlock {
       store_shared(sums_ + at, make_uint4(0, 0, 0, 0));
     }
     if (threadIdx.x < kStages) {
-      make_barrier(copied(threadIdx.x), 1);
-      make_barrier(added(threadIdx.x), kSlices);
+      make_barrier(copied(threadIdx.x), kWarp);
+      make_barrier(added(threadIdx.x), kWarp * kSlices);
     }
     __syncthreads();
     warp_ < kSlices ? add_stages() : copy_stages(warp_ - kSlices);
@@ -149,7 +149,8 @@ class DkvBlock {
   static_assert(kColumnsAt + kChunkBytes * kColumnChunks <= DkvWeights::kStageBytes);
   static_assert(kColumnChunks <= kWarp);
 
-  // The barriers of a stage.
+  // The barriers of a stage. All lanes arrive: for racecheck one lane of a warp does not stand for
+  // the others.
   __device__ uint32_t copied(int stage) const {
     return sums_ + p_.dkv.range * DkvWeights::kColumnBytes + 16 * stage;
   }
@@ -233,8 +234,7 @@ class DkvBlock {
       commit_copies();
       copier.ask(step + kSteps * kStages);
       wait_copies_but<0>();
-      __syncwarp();
-      if (lane_ == 0) arrive_at(copied(stage));
+      arrive_at(copied(stage));
     }
   }
 
@@ -244,7 +244,7 @@ class DkvBlock {
       wait_at(copied(stage), parity);
       __syncwarp();
       add_stage(ring_ + stage * DkvWeights::kStageBytes);
-      if (lane_ == 0) arrive_at(added(stage));
+      arrive_at(added(stage));
       stage = stage + 1 < kStages ? stage + 1 : 0;
       if (stage == 0) parity ^= 1;
     }
