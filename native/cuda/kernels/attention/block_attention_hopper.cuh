@@ -226,14 +226,14 @@ class BlockGroupWarp {
     const DenseView out = p_.out.of(b_, h_);
     const char* from = static_cast<const char*>(out.data) + 2 * out.stride * max(id, 0);
     const uint32_t grads = own_ + Tile::kGroups * Memory::kOperandBytes;
-    constexpr int kOwn = Memory::kChunks / 2;
-    Vec16 outs[kOwn];
+    constexpr int kOwnChunks = Memory::kChunks / 2;
+    Vec16 outs[kOwnChunks];
     SoftmaxStats stats = {0.0f, 0.0f};
     if (id >= 0) {
       stats = p_.stats[blockIdx.y * p_.queries + id];
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        const int chunk = lane_ % 2 * kOwn + i;
+      for (int i = 0; i < kOwnChunks; ++i) {
+        const int chunk = lane_ % 2 * kOwnChunks + i;
         if (8 * chunk < p_.problem.dv) outs[i] = load_vec16(from + kChunkBytes * chunk);
       }
     }
@@ -243,8 +243,8 @@ class BlockGroupWarp {
                                              : std::numeric_limits<float>::infinity();
     float delta = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int chunk = lane_ % 2 * kOwn + i;
+    for (int i = 0; i < kOwnChunks; ++i) {
+      const int chunk = lane_ % 2 * kOwnChunks + i;
       if (id < 0 || 8 * chunk >= p_.problem.dv) break;
       Vec16 words;
       load_shared(grads + chunk_address(row % kGroupRows, chunk), words.word);
