@@ -249,6 +249,8 @@ class _AttentionGradKernel(_AttentionKernel):
         super().check(problem, plan.rows)
         super().check(_transposed(problem), plan.columns)
         if not plan.fused_heads:
+            if plan.tiles:
+                bad_value("plan", "tiles: go with fused_heads, which is 0")
             return
         if plan.rows.height != SCORE_ROWS:
             bad_value("plan", f"fused_heads: go with rows of height {SCORE_ROWS}, not {plan.rows.height}")

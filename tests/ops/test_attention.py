@@ -22,7 +22,7 @@ from gnnsparse.ops.attention import unfused
 from gnnsparse.ops.attention.arguments import AttentionCall, to_edges, to_heads
 from gnnsparse.ops.attention.philox import draw_seed, dropout_threshold, keeps, philox4x32
 from gnnsparse.ops.attention.schema import run_backward, run_forward
-from gnnsparse.plan import UnfusedPlan
+from gnnsparse.plan import AttentionPlan, UnfusedPlan
 from gnnsparse.plan.gpu_records import record_for, save_record
 from gnnsparse.runtime.device import Device, path
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
@@ -794,6 +794,23 @@ def test_one_pass_over_tiles(
         check(a, case, floor=rounding_of(a))
         assert a.plan(64, "attention_grad").tiles
     assert native.called == ONE_PASS
+
+
+@pytest.mark.parametrize(
+    ("change", "capability", "problem"),
+    [
+        ({"tiles": True}, (9, 0), "tiles: go with fused_heads, which is 0"),
+        ({"tiles": True, "fused_heads": 1}, (8, 0), "tiles: are for GPUs of compute capability 9.0"),
+    ],
+)
+def test_plans_of_tiles_that_can_not_run(
+    module: ModuleType, change: dict[str, Any], capability: tuple[int, int], problem: str
+) -> None:
+    a = make(random_graph(30, 40, 0.2), "cpu", precision="fp16")
+    with emulated.running(module, replace(H200, capability=capability)):
+        plan = AttentionPlan(backward=replace(a.plan(16, "attention_grad"), **change))
+        with pytest.raises(ValueError, match=f"plan: {problem}"):
+            run(a, make_case(a, 16, 16), plan=plan)
 
 
 def one_pass_device(monkeypatch: pytest.MonkeyPatch, folder: Path, heads: int, slots: int) -> Device:
