@@ -192,17 +192,18 @@ void Block::sync() {
 }
 
 Block::Barrier& Block::barrier(uint32_t address) const {
-  return *reinterpret_cast<Barrier*>(shared(address, sizeof(Barrier)));
+  auto& found = *reinterpret_cast<Barrier*>(shared(address, sizeof(Barrier)));
+  if (found.missing > kMostThreads) throw std::logic_error("there is no barrier");
+  return found;
 }
 
 void Block::make_barrier(uint32_t address, uint32_t arrivals) {
   const auto count = static_cast<uint16_t>(arrivals);
-  barrier(address) = {count, count, 0};
+  *reinterpret_cast<Barrier*>(shared(address, sizeof(Barrier))) = {count, count, 0};
 }
 
 void Block::arrive_at(uint32_t address) {
   Barrier& to = barrier(address);
-  if (to.missing == 0 || to.missing > to.arrivals) throw std::logic_error("there is no barrier");
   if (--to.missing > 0) return;
   to.missing = to.arrivals;
   ++to.phase;

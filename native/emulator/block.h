@@ -103,6 +103,7 @@ class Block {
     uint16_t missing;   // in the one that goes on
     uint32_t phase;
   };
+  static constexpr uint16_t kMostThreads = 1024;
   static constexpr uint32_t kNowhere = ~0u;
   struct Thread {
     Fiber fiber;

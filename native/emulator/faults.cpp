@@ -18,7 +18,7 @@ struct Arrays {
 };
 
 // out[i] = in[kThreads - 1 - i], through shared memory: by stores or by copies of four each.
-enum Left { kNothing, kWarpBarrier, kBlockBarrier, kWait };
+enum Left { kNothing, kWarpBarrier, kBlockBarrier, kWait, kArrival, kInit };
 
 template <Left kOut>
 void reverse(Arrays p) {
@@ -52,6 +52,30 @@ void reverse_copies(Arrays p) {
   p.out[i] = memory[kThreads - 1 - i];
   __syncthreads();
   if (kOut == kWait) cuda::wait_copies_but<0>();
+}
+
+// One warp hands its lanes' numbers to the other, twice through the same memory.
+template <Left kOut>
+void reverse_by_barriers(Arrays p) {
+  __shared__ __align__(16) uint32_t memory[4 + 32];
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+  const unsigned lane = threadIdx.x % 32;
+  const uint32_t written = shared;
+  const uint32_t read = shared + 8;
+  if (kOut != kInit && threadIdx.x < 2) cuda::make_barrier(shared + 8 * threadIdx.x, 32);
+  __syncthreads();
+  for (unsigned round = 0; round < 2; ++round) {
+    const unsigned i = 32 * round + lane;
+    if (threadIdx.x < 32) {
+      cuda::wait_at(read, round ^ 1);
+      memory[4 + lane] = __float_as_uint(p.in[i]);
+      cuda::arrive_at(written);
+    } else {
+      cuda::wait_at(written, round);
+      p.out[kThreads - 1 - i] = __uint_as_float(memory[4 + lane]);
+      if (kOut != kArrival || lane != 3) cuda::arrive_at(read);
+    }
+  }
 }
 
 // The next copy comes where the last one is still being read.
@@ -134,6 +158,7 @@ std::vector<float> run_fault(const std::string& name) {
       {"right", reverse<kNothing>},
       {"right in warps", reverse_in_warps<kNothing>},
       {"right copies", reverse_copies<kNothing>},
+      {"right by barriers", reverse_by_barriers<kNothing>},
       {"no block barrier", reverse<kBlockBarrier>},
       {"no warp barrier", reverse_in_warps<kWarpBarrier>},
       {"no wait", reverse_copies<kWait>},
@@ -143,6 +168,8 @@ std::vector<float> run_fault(const std::string& name) {
       {"reads beyond", read_beyond},
       {"reads between", read_between},
       {"writes nowhere", write_nowhere},
+      {"does not arrive", reverse_by_barriers<kArrival>},
+      {"makes no barrier", reverse_by_barriers<kInit>},
       {"ends early", end_early},
       {"meets elsewhere", meet_elsewhere},
       {"right in parts of warps", reverse_a_half<false>},

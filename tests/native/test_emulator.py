@@ -26,6 +26,7 @@ REVERSED_IN_PARTS = [float(32 * warp + i) for warp in range(2) for i in _PARTS]
         ("right", REVERSED),
         ("right in warps", REVERSED_IN_WARPS),
         ("right copies", REVERSED),
+        ("right by barriers", REVERSED),
         ("right in parts of warps", REVERSED_IN_PARTS),
     ],
 )
@@ -56,6 +57,8 @@ def test_copies_that_are_read_too_soon_or_overwrite_show(module: ModuleType) -> 
         ("reads between", "no multiple"),
         ("writes nowhere", "memory that is not there"),
         ("ends early", "wait for others that have ended"),
+        ("does not arrive", "wait for others that have ended"),
+        ("makes no barrier", "there is no barrier"),
         ("meets elsewhere", "in different functions"),
         ("leaves lanes out", "leave it out"),
     ],
