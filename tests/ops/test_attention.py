@@ -740,6 +740,7 @@ def test_panels_of_patterns(module: ModuleType, d: int, precision: str, pattern:
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize(("d", "dv"), [(16, 24), (64, 5)])
+@pytest.mark.parametrize("tiles", [False, True])
 def test_one_pass(
     late: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
@@ -747,12 +748,14 @@ def test_one_pass(
     options: dict[str, Any],
     d: int,
     dv: int,
+    tiles: bool,
 ) -> None:
-    """Both passes in one: cut panels, empty columns, a few heads at a time."""
+    """Both passes in one: cut panels, empty columns, a few heads at a time; with and without warpgroups."""
     a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision="fp16", reorder="degree")
-    device = replace(one_pass_device(monkeypatch, tmp_path, heads=4, slots=320), capability=(8, 0))
-    with emulated.running(late, device) as native:
+    device = one_pass_device(monkeypatch, tmp_path, heads=4, slots=320)
+    with emulated.running(late, replace(device, capability=(8 + tiles, 0))) as native:
         check(a, make_case(a, d, dv, **options), floor=rounding_of(a))
+        assert a.plan(d, "attention_grad").tiles == tiles
     assert native.called == ONE_PASS
 
 
