@@ -43,7 +43,7 @@ sanitize() {
   local barriers=()
   for tool in memcheck racecheck synccheck; do
     echo "== compute-sanitizer --tool $tool"
-    # Of barriers in shared memory they track fewer than a block has.
+    # By default the other two track fewer barriers in shared memory than our blocks have.
     [ "$tool" = memcheck ] || barriers=(--num-cuda-barriers 1024)
     compute-sanitizer --tool "$tool" --error-exitcode 9 "${barriers[@]}" --kernel-regex kns=gnnsparse \
       "$python" tests/gpu/every_kernel.py

@@ -265,7 +265,7 @@ DkvTiles dkv_tiles_of(const DkvWeightsHandle& handle, const BlockedHandle& a) {
                         ceil_div<int64_t>(a.view.rows, DkvTiles::kRows);
   DkvTiles found;
   found.entries =
-      gpu_array<const int32_t>(handle.tile_entries, handle.tile_entries.count / 2 * 2, "entries");
+      gpu_array<const int32_t>(handle.tile_entries, handle.tile_entries.count, "entries");
   found.starts = gpu_array<const int32_t>(handle.tile_starts, tiles + 1, "starts");
   return found;
 }

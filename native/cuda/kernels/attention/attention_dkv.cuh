@@ -253,12 +253,11 @@ class DkvBlock {
   // All products of the stage come before the sums, which steps may share; all sums of a step are
   // read before any is written.
   __device__ void add_stage(uint32_t stage) const {
-    const int lane = lane_;
     const int slice = warp_;
-    const uint32_t rows = stage + kQueryBytes * (slice / 4) + query_address(lane);
+    const uint32_t rows = stage + kQueryBytes * (slice / 4) + query_address(lane_);
     const uint32_t weights = stage + kWeightsAt + kOperandBytes * (slice / 4) +
-                             weights_address(lane / 16, slice / 4, lane % 16);
-    const uint32_t columns = stage + kColumnsAt + 4 * kPairWords * (lane / 4);
+                             weights_address(lane_ / 16, slice / 4, lane_ % 16);
+    const uint32_t columns = stage + kColumnsAt + 4 * kPairWords * (lane_ / 4);
     uint32_t pairs[kSteps][4];             // of each tile
     float products[kSteps][kTiles][2][4];  // of 8 features
 #pragma unroll
@@ -287,7 +286,7 @@ class DkvBlock {
       }
     }
     const uint32_t sums_at =
-        sums_ + slice * (p_.dkv.range * kSliceBytes) + kChunkBytes * (lane % 4);
+        sums_ + slice * (p_.dkv.range * kSliceBytes) + kChunkBytes * (lane_ % 4);
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       uint32_t sums[kTiles][2][4];
@@ -371,25 +370,31 @@ class DkvBlock {
   int64_t h_;
 };
 
-template <Precision P>
-__global__ void __launch_bounds__(DkvBlock<P>::kThreads, 1)
+template <class Block>
+__global__ void __launch_bounds__(Block::kThreads, 1)
     dkv_kernel(const __grid_constant__ DkvLaunch p) {
   char* memory = dynamic_shared();
-  DkvBlock<P> block(p, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
+  Block block(p, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
   block.run();
+}
+
+// A block takes `columns` with `bytes` of shared memory, of which no launch has more than `most`.
+template <class Block>
+void launch_dkv_blocks(const char* call, const PanelAttention& p, int64_t columns, uint32_t bytes,
+                       int most, Stream stream) {
+  const DkvLaunch now = {p, {{p.grad, p.problem.dv}, {p.problem.q, p.problem.d}}};
+  static std::atomic<uint64_t> prepared{0};
+  const auto kernel = dkv_kernel<Block>;
+  prefer_shared_memory(kernel, most, prepared);
+  const dim3 grid = grid_of(p.a.cols, columns, p.head_count, call);
+  launch_shared(call, kernel, grid, Block::kThreads, bytes, stream, now);
 }
 
 template <Precision P>
 void launch_dkv(const PanelAttention& p, Stream stream) {
-  const DkvLaunch now = {p, {{p.grad, p.problem.dv}, {p.problem.q, p.problem.d}}};
-  static std::atomic<uint64_t> prepared{0};
-  const auto kernel = dkv_kernel<P>;
-  // All that a block can have: how much a launch takes follows from its range of columns.
-  prefer_shared_memory(kernel, current_architecture().block_shared_bytes, prepared);
-  const dim3 grid =
-      grid_of(ceil_div<int64_t>(p.a.cols, p.dkv.range), 1, p.head_count, "attention_dkv");
-  launch_shared("attention_dkv", kernel, grid, DkvBlock<P>::kThreads,
-                DkvWeights::shared_bytes(p.dkv.range), stream, now);
+  launch_dkv_blocks<DkvBlock<P>>("attention_dkv", p, p.dkv.range,
+                                 DkvWeights::shared_bytes(p.dkv.range),
+                                 current_architecture().block_shared_bytes, stream);
 }
 
 }  // namespace gnnsparse::cuda

@@ -246,22 +246,9 @@ class DkvTileBlock {
 };
 
 template <Precision P>
-__global__ void __launch_bounds__(DkvTileBlock<P>::kThreads, 1)
-    dkv_tile_kernel(const __grid_constant__ DkvLaunch p) {
-  char* memory = dynamic_shared();
-  DkvTileBlock<P> block(p, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
-  block.run();
-}
-
-template <Precision P>
 void launch_dkv_tiles(const PanelAttention& p, Stream stream) {
-  const DkvLaunch now = {p, {{p.grad, p.problem.dv}, {p.problem.q, p.problem.d}}};
-  static std::atomic<uint64_t> prepared{0};
-  const auto kernel = dkv_tile_kernel<P>;
-  prefer_shared_memory(kernel, DkvTiles::kSharedBytes, prepared);
-  const dim3 grid = grid_of(p.a.cols, DkvTiles::kColumns, p.head_count, "attention_dkv_tiles");
-  launch_shared("attention_dkv_tiles", kernel, grid, DkvTileBlock<P>::kThreads,
-                DkvTiles::kSharedBytes, stream, now);
+  launch_dkv_blocks<DkvTileBlock<P>>("attention_dkv_tiles", p, DkvTiles::kColumns,
+                                     DkvTiles::kSharedBytes, DkvTiles::kSharedBytes, stream);
 }
 
 }  // namespace gnnsparse::cuda
