@@ -240,7 +240,7 @@ class GraphAttention:
     ) -> None: ...
 
 class GraphAttentionResult:
-    def __init__(self, out: Heads, mapped: Heads, stats: Heads) -> None: ...
+    def __init__(self, out: Heads, mapped: Heads, stats: Heads, above: Heads) -> None: ...
 
 class GraphAttentionGrads:
     out: Heads
@@ -248,6 +248,7 @@ class GraphAttentionGrads:
     weights: Heads
     inner: Heads
     edges: Heads
+    numbers: Heads
     bias: Heads
     q: Heads
     mapped_q: Heads
@@ -264,16 +265,17 @@ class GraphRows:
         self,
         a: Csr,
         row_ids: _Array,
-        work: WorkList,
-        row_limit: int,
-        rows_per_warp: int,
+        entries: _Array,
+        cuts: _Array,
+        partials: int,
+        side_by_side: int,
+        rounds: int,
         partial: _Array,
-        tiles: bool = False,
     ) -> None: ...
+    @property
+    def warps(self) -> int: ...
 
-GRAPH_TILE_NUMBERS: int
-
-def graph_tile_heads(width: int) -> int: ...
+def graph_rows_side_by_side(chunks: int, heads: int) -> int: ...
 def graph_partial_floats(d: int, dv: int, de: int) -> int: ...
 def first_out_of_range(values: torch.Tensor, limit: int, threads: int) -> int: ...
 def first_decreasing(indptr: torch.Tensor, threads: int) -> int: ...

@@ -15,7 +15,6 @@ from gnnsparse.formats import operations
 from gnnsparse.formats.tiles import TILE
 from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, Plan, Problem
 from gnnsparse.plan.csr import CSR
-from gnnsparse.plan.gpu_records.record import AttentionRates
 from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES, Device
@@ -506,34 +505,6 @@ def _rows_us(problem: AttentionProblem) -> float:
     lanes = max(4, 2 ** (chunks - 1).bit_length() * 2 ** (problem.heads - 1).bit_length())
     blocks = max(1, lanes // 32)
     return blocks * (row * problem.rows + nonzero * problem.nnz) + lane * lanes * problem.nnz
-
-
-def rows_per_warp(
-    rates: AttentionRates, rows: int, nnz: int, multiprocessors: int, tiles: bool, head_blocks: int = 1
-) -> int:
-    """Return how many rows a warp of the kernels over CSR rows takes one after another.
-
-    Where heads take several warps, it takes few edges: rows that are read at a time are neighbours then, and
-    find their columns in L2 (notes/log.md).
-    """
-    if nnz >= 2**31:
-        return 1
-    most = rows * head_blocks // (rates.row_warps * multiprocessors)
-    if head_blocks > 1:
-        most = min(most, _EDGES_PER_WARP * rows // max(nnz, 1))
-    return max(1, min(rates.rows_per_warp[tiles], most))
-
-
-#: Of `rows_per_warp`, where heads take several warps.
-_EDGES_PER_WARP = 32
-
-
-def tiles_are_faster(rates: AttentionRates, heads: int, most: int, width: int, forward: bool) -> bool:
-    """Return whether a pass over CSR rows is faster over tiles than edge by edge (notes/log.md).
-
-    It is where a warp takes all heads at once, and they are more than a part of the `most` that it takes.
-    """
-    return rates.tile_heads * most < heads <= most and (not forward or width >= rates.tile_width)
 
 
 CSR_ATTENTION = _CsrAttentionKernel()

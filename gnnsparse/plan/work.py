@@ -7,6 +7,7 @@ No kernel uses atomics, so results do not depend on scheduling.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +20,9 @@ from gnnsparse.runtime.memo import cached_property
 
 #: Bound on the K tiles of a matrix in panels, which work lists and kernels count in 32 bits.
 _MOST_TILES = 2**28
+#: Rows that are taken side by side by their lengths: neighbours, whose columns are likelier to be in L2. Rows
+#: of _LONG_ROW nonzeros or more come before all others, or the last of them would be waited for.
+_NEAR_ROWS, _LONG_ROW = 8192, 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +86,35 @@ def cut_rows(csr: Csr, limit: int) -> WorkList:
     items[:, 0] = long[items[:, 0].long()].to(torch.int32)
     cuts[:, 0] = long[cuts[:, 0].long()].to(torch.int32)
     return WorkList(items, cuts, partials)
+
+
+class RowEntries(NamedTuple):
+    """Rows and parts of long ones in the order in which kernels of graph attention take them.
+
+    `entries` int32 [entries, 4] are structs GraphEntry of native/include: the first nonzero in 64 bits, their
+    number, and the row in the caller's numbering. The first `partials` are parts; `cuts` are a WorkList's,
+    with the caller's rows.
+    """
+
+    entries: torch.Tensor
+    cuts: torch.Tensor
+    partials: int
+
+
+def row_entries(csr: Csr, limit: int, row_ids: torch.Tensor | None) -> RowEntries:
+    """Cut rows of more than `limit` nonzeros, and put the parts first, then long rows, then near ones."""
+    work, degrees, begin = cut_rows(csr, limit), csr.degrees.long(), csr.indptr[:-1].long()
+    item, first, count, _ = work.items.long().unbind(1)
+    row = torch.arange(csr.rows, device=csr.device)
+    window = torch.where(degrees < _LONG_ROW, row // _NEAR_ROWS + 1, 0)
+    order = torch.argsort((window + 1) * (limit + 1) - degrees.clamp(max=limit), stable=True)
+    order = order[degrees[order] <= limit]
+    ids = row if row_ids is None else row_ids.long()
+    starts = torch.cat((begin[item] + first, begin[order]))
+    counts, rows = torch.cat((count, degrees[order])), ids[torch.cat((item, order))]
+    entries = torch.stack((starts, counts | rows << 32), 1).view(torch.int32)
+    cut_ids = ids[work.cuts[:, :1].long()].int()
+    return RowEntries(entries, torch.cat((cut_ids, work.cuts[:, 1:]), 1), work.partials)
 
 
 def group_rows(csr: Csr, size: int, limit: int, *, at_once: bool = False) -> torch.Tensor:

@@ -17,7 +17,15 @@ from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_
 from gnnsparse.plan.base import NEAR
 from gnnsparse.plan.gpu_records.record import GpuRecord, record_for
 from gnnsparse.plan.panel import HEIGHTS, takes
-from gnnsparse.plan.work import WorkList, cut_panels, cut_rows, cut_windows, group_rows
+from gnnsparse.plan.work import (
+    RowEntries,
+    WorkList,
+    cut_panels,
+    cut_rows,
+    cut_windows,
+    group_rows,
+    row_entries,
+)
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import PANEL_K_TILE, describe_device
 from gnnsparse.runtime.memo import DispatchCache, ForkLock, Memo, Streams, made_once
@@ -249,6 +257,11 @@ class KernelCache:
             return cut_rows(self.csr, limit)
         nothing = torch.empty(0, 4, dtype=torch.int32, device=self.csr.device)  # without counting
         return WorkList(nothing, nothing, 0)
+
+    @made_once
+    def row_entries(self, limit: int) -> RowEntries | None:
+        """Return the rows as kernels of graph attention take them, the longest first; None: as they are."""
+        return None if self.keeps_rows_whole else row_entries(self.csr, limit, self.row_ids)
 
     @made_once
     def row_groups(self, size: int, limit: int) -> torch.Tensor:

@@ -4,9 +4,6 @@
 namespace gnnsparse::bindings {
 namespace {
 
-// A warp's lanes each hold the length of one of its rows.
-constexpr int64_t kMostRowsPerWarp = 32;
-
 void require_row_stride(const HeadsHandle& x, const char* name) {
   if (!x.given || x.size[2] < 2) return;
   if (x.stride[2] < 0 || x.stride[2] * size_of(x.view.dtype) > UINT32_MAX) {
@@ -45,22 +42,6 @@ void require_chunks(const GraphAttentionProblem& problem) {
   if (base.heads < 1 || base.batches < 1) reject("heads", "must be at least 1");
 }
 
-// Raises where the kernels of tiles don't compute what is asked for.
-void require_tiles(const GraphAttentionHandle& call) {
-  const GraphAttentionProblem& problem = call.problem;
-  const AttentionProblem& base = problem.base;
-  if (size_of(storage_of(base.precision)) != 2) reject("tiles", "need 16-bit storage");
-  if (GraphTiles::heads(base.dv) == 0) reject("tiles", "need heads of 8, 16, 32 or 64 features");
-  if (problem.score == Score::kGatv2) reject("tiles", "do not have the score gatv2");
-  if (problem.score == Score::kDot && base.d != base.dv) reject("tiles", "need k as wide as v");
-  if (call.bias.given || call.features.given || call.gate.given || call.mapped.given) {
-    reject("tiles", "do not have terms of edges");
-  }
-  if (base.seed != nullptr || base.is_causal || problem.clamp > 0 || !problem.normalize) {
-    reject("tiles", "do not have dropout, causal masks, clamps and sums without softmax");
-  }
-}
-
 // What every pass is given. `transposed`: the rows are keys.
 GraphAttentionPass make_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
                              bool transposed) {
@@ -83,23 +64,23 @@ GraphAttentionPass make_pass(const GraphAttentionHandle& call, const GraphRowsHa
   require_vectors(call.mapped, "mapped");
   require_vectors(call.mapped_q, "mapped_q");
   p.row_ids = optional_gpu_array<const int32_t>(rows.row_ids, p.a.rows, "row_ids");
-  p.work = work_list<RowItem>(rows.work, 0);
-  p.row_limit = rows.row_limit;
-  require_at_least_one(rows.rows_per_warp, "rows_per_warp");
-  if (rows.rows_per_warp > kMostRowsPerWarp) reject("rows_per_warp", "must be at most 32");
-  p.rows_per_warp = static_cast<int>(rows.rows_per_warp);
-  p.tiles = rows.tiles;
-  if (p.tiles) require_tiles(call);
-  if (p.a.nnz > INT32_MAX && p.rows_per_warp > 1) {
-    reject("rows_per_warp",
-           "must be 1 for 2^31 nonzeros or more, whose numbers have 31 bits in a warp");
+  p.entry_count = rows.entry_count();
+  require_aligned(rows.entries, 16, "entries");
+  p.entries = reinterpret_cast<const GraphEntry*>(
+      optional_gpu_array<const int32_t>(rows.entries, 4 * p.entry_count, "entries"));
+  require_aligned(rows.cuts, 16, "cuts");
+  p.work.cut_count = rows.cuts.count / 4;
+  p.work.cuts = reinterpret_cast<const Cut*>(
+      optional_gpu_array<const int32_t>(rows.cuts, 4 * p.work.cut_count, "cuts"));
+  p.work.partials = rows.partials;
+  p.rounds = static_cast<int>(rows.rounds);
+  p.side_by_side = static_cast<int>(rows.side_by_side);
+  if (p.side_by_side != graph_lanes(p.problem).rows()) {
+    reject("side_by_side", "is not what the heads leave room for");
   }
-  const AttentionProblem& base = p.problem.base;
   const int64_t sums = product("partial", call.head_count(), p.work.partials);
-  p.partial = gpu_array<float>(
-      rows.partial,
-      product("partial", sums, graph_partial_floats(base.d, base.dv, p.problem.terms.de)),
-      "partial");
+  p.partial = gpu_array<float>(rows.partial, product("partial", sums, partial_floats_of(p.problem)),
+                               "partial");
   return p;
 }
 
@@ -110,13 +91,13 @@ void forward(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
   cuda::graph_attention(p, cuda::AttentionPass::kForward, stream_of(stream));
 }
 
-// What the passes of the gradient read as vectors, and as pairs of numbers or, of tiles, vectors.
-void require_grads(const GraphAttentionGradsHandle& grads, bool tiles) {
+// What the passes of the gradient read as vectors, and as pairs of numbers.
+void require_grads(const GraphAttentionGradsHandle& grads) {
   require_vectors(grads.out, "grad");
   require_vectors(grads.mapped, "grad_mapped");
   require_row_stride(grads.weights, "grad_weights");
-  if (tiles) return require_vectors(grads.edges, "edges");
   require_row_stride(grads.edges, "edges");
+  require_vectors(grads.numbers, "numbers");
   require_aligned(grads.edges, 8, "edges");
   for (int i = 0; i < 3; ++i) {
     if (grads.edges.size[i] > 1 && grads.edges.stride[i] % 2 != 0) {
@@ -129,22 +110,20 @@ void rows_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
                const GraphAttentionResultHandle& result, const GraphAttentionGradsHandle& grads,
                Address stream) {
   GraphAttentionPass p = make_pass(call, rows, false);
-  require_grads(grads, p.tiles);
+  require_grads(grads);
   p.result = result.checked(call, Place::kGpu);
   require_stored(result.out, p.problem.base.precision, "out");
   require_stored(result.mapped, p.problem.base.precision, "mapped");
+  require_stored(result.above, p.problem.base.precision, "above");
   require_row_stride(result.stats, "stats");
-  p.grads = grads.of_rows(call, p.a.nnz, p.items(), Place::kGpu, p.tiles);
-  if (p.tiles && (grads.weights.given || grads.bias.given)) {
-    reject("tiles", "have no gradients of weights");
-  }
+  p.grads = grads.of_rows(call, p.a.nnz, p.warps(), Place::kGpu);
   cuda::graph_attention(p, cuda::AttentionPass::kRows, stream_of(stream));
 }
 
 void mapped_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
                  const GraphAttentionGradsHandle& grads, Address stream) {
   GraphAttentionPass p = make_pass(call, rows, false);
-  require_grads(grads, false);
+  require_grads(grads);
   if (p.problem.terms.de < 1) reject("mapped", "is None");
   if (p.problem.base.heads > kMostMappedHeads) reject("heads", "are more than fit shared memory");
   p.grads = grads.for_mapped(call, p.a.nnz, Place::kGpu);
@@ -183,8 +162,8 @@ void columns_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
                   const GraphAttentionGradsHandle& grads, const Memory& nnz_index_map,
                   Address stream) {
   GraphAttentionPass p = make_pass(call, rows, true);
-  require_grads(grads, p.tiles);
-  p.grads = grads.of_columns(call, p.a.nnz, Place::kGpu, p.tiles);
+  require_grads(grads);
+  p.grads = grads.of_columns(call, p.a.nnz, Place::kGpu);
   const MutableIndexView map = index_array(nnz_index_map, p.a.nnz, Place::kGpu, "nnz_index_map");
   p.nnz_index_map = {map.data, map.wide};
   cuda::graph_attention(p, cuda::AttentionPass::kColumns, stream_of(stream));

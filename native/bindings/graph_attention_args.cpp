@@ -147,28 +147,27 @@ GraphAttentionResult GraphAttentionResultHandle::checked(const GraphAttentionHan
   if (!stats.given) reject("stats", "is None");
   return {call.array(out, rows, call.problem.base.dv, place, "out"),
           call.array(mapped, rows, call.problem.terms.de, place, "mapped"),
-          call.numbers(stats, rows, 2, place, "stats")};
+          call.numbers(stats, rows, above.given ? 3 : 2, place, "stats"),
+          call.array(above, rows, call.problem.base.dv, place, "above")};
 }
 
-HeadsView GraphAttentionGradsHandle::edges_of(const GraphAttentionHandle& call, int64_t nnz,
-                                              Place place, bool tiles) const {
-  if (!tiles) return call.numbers(edges, nnz, 2, place, "edges");
-  const AttentionProblem& base = call.problem.base;
-  require_dtype(edges, storage_of(base.precision), "the storage dtype of the precision", "edges");
-  return edges.checked(base.batches, GraphTiles::blocks(base.heads, base.dv), nnz,
-                       GraphTiles::kNumbers, place, "edges");
+void GraphAttentionGradsHandle::require_edges(const GraphAttentionHandle& call, Place place) const {
+  const bool by_rows = place == Place::kGpu && call.problem.score == Score::kAdditive;
+  if (!out.given || !(by_rows ? numbers : edges).given) {
+    reject(by_rows ? "out and numbers" : "out and edges", "must be given");
+  }
 }
 
 GraphAttentionGrads GraphAttentionGradsHandle::of_rows(const GraphAttentionHandle& call,
-                                                       int64_t nnz, int64_t att_groups, Place place,
-                                                       bool tiles) const {
+                                                       int64_t nnz, int64_t att_groups,
+                                                       Place place) const {
   const GraphAttentionProblem& problem = call.problem;
   const int64_t d = problem.base.d;
   const DType storage = storage_of(problem.base.precision);
   for (const HeadsHandle* x : {&out, &mapped}) {
     require_dtype(*x, storage, "the storage dtype of the precision", "grad");
   }
-  if (!out.given || !edges.given) reject("out and edges", "must be given");
+  require_edges(call, place);
   if (inner.given && place == Place::kHost) reject("inner", "is for kernels of a GPU");
   if (problem.score == Score::kAdditive) require_dtype(q, DType::kFloat32, "float32", "dq");
   GraphAttentionGrads grads;
@@ -176,7 +175,8 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_rows(const GraphAttentionHandl
   grads.mapped = call.array(mapped, call.queries, problem.terms.de, place, "grad_mapped");
   grads.weights = call.numbers(weights, nnz, 1, place, "grad_weights");
   grads.inner = call.numbers(inner, call.queries, 1, place, "inner");
-  grads.edges = edges_of(call, nnz, place, tiles);
+  grads.edges = call.numbers(edges, nnz, 2, place, "edges");
+  grads.numbers = call.numbers(numbers, call.queries, 4, place, "numbers");
   grads.bias = call.numbers(bias, nnz, 1, place, "dbias");
   grads.q = call.array(q, call.queries, d, place, "dq");
   grads.mapped_q = call.array(mapped_q, call.queries, problem.terms.de, place, "dmapped_q");
@@ -199,42 +199,61 @@ GraphAttentionGrads GraphAttentionGradsHandle::for_mapped(const GraphAttentionHa
 }
 
 GraphAttentionGrads GraphAttentionGradsHandle::of_columns(const GraphAttentionHandle& call,
-                                                          int64_t nnz, Place place,
-                                                          bool tiles) const {
+                                                          int64_t nnz, Place place) const {
   const GraphAttentionProblem& problem = call.problem;
-  if (!out.given || !edges.given) reject("out and edges", "must be given");
+  require_edges(call, place);
   require_dtype(out, storage_of(problem.base.precision), "the storage dtype of the precision",
                 "grad");
   if (problem.score == Score::kAdditive) require_dtype(k, DType::kFloat32, "float32", "dk");
   GraphAttentionGrads grads;
   grads.out = call.array(out, call.queries, problem.base.dv, place, "grad");
-  grads.edges = edges_of(call, nnz, place, tiles);
+  grads.edges = call.numbers(edges, nnz, 2, place, "edges");
+  grads.numbers = call.numbers(numbers, call.queries, 4, place, "numbers");
+  if (numbers.given) {
+    grads.bias = call.numbers(bias, nnz, 1, place, "dbias");
+    grads.features = call.numbers(features, nnz, 1, place, "dfeatures");
+  }
   grads.k = call.array(k, call.keys, problem.base.d, place, "dk");
   grads.v = call.array(v, call.keys, problem.base.dv, place, "dv");
   return grads;
 }
 
+namespace {
+
+GraphRowsHandle make_graph_rows(const CsrHandle& a, const py::object& row_ids,
+                                const py::object& entries, const py::object& cuts, int64_t partials,
+                                int64_t side_by_side, int64_t rounds, const py::object& partial) {
+  require_size(partials, "partials");
+  require_at_least_one(side_by_side, "side_by_side");
+  require_at_least_one(rounds, "rounds");
+  if (side_by_side > 32) reject("side_by_side", "must be at most 32");
+  if (rounds > INT32_MAX) reject("rounds", "must have 31 bits");
+  return {a,
+          hold(row_ids, "row_ids"),
+          hold(entries, "entries"),
+          hold(cuts, "cuts"),
+          partials,
+          side_by_side,
+          rounds,
+          hold(partial, "partial")};
+}
+
+}  // namespace
+
 void bind_graph_attention_args(py::module_& m) {
   m.attr("GRAPH_ATTENTION_CHUNKS") = kGraphChunks;
   m.attr("GRAPH_MAPPED_HEADS") = kMostMappedHeads;
   m.attr("GRAPH_MAP_WIDTH") = GraphMapGrad::kFeatures;
-  m.attr("GRAPH_TILE_NUMBERS") = GraphTiles::kNumbers;
-  m.def("graph_tile_heads", &GraphTiles::heads, py::arg("width"));
+  m.def(
+      "graph_rows_side_by_side",
+      [](int64_t chunks, int64_t heads) { return GraphLanes::of(chunks, heads).rows(); },
+      py::arg("chunks"), py::arg("heads"));
   m.def("graph_partial_floats", &graph_partial_floats, py::arg("d"), py::arg("dv"), py::arg("de"));
   py::class_<GraphRowsHandle>(m, "GraphRows")
-      .def(py::init([](const CsrHandle& a, const py::object& row_ids, const WorkListHandle& work,
-                       int64_t row_limit, int64_t rows_per_warp, const py::object& partial,
-                       bool tiles) {
-             return GraphRowsHandle{a,
-                                    hold(row_ids, "row_ids"),
-                                    work,
-                                    row_limit,
-                                    rows_per_warp,
-                                    hold(partial, "partial"),
-                                    tiles};
-           }),
-           py::arg("a"), py::arg("row_ids"), py::arg("work"), py::arg("row_limit"),
-           py::arg("rows_per_warp"), py::arg("partial"), py::arg("tiles") = false);
+      .def(py::init(&make_graph_rows), py::arg("a"), py::arg("row_ids"), py::arg("entries"),
+           py::arg("cuts"), py::arg("partials"), py::arg("side_by_side"), py::arg("rounds"),
+           py::arg("partial"))
+      .def_property_readonly("warps", &GraphRowsHandle::warps);
   py::class_<GraphAttentionHandle>(m, "GraphAttention")
       .def(py::init(&make_graph_attention_problem), py::arg("q"), py::arg("k"), py::arg("v"),
            py::arg("att"), py::arg("bias"), py::arg("features"), py::arg("to_keys"),
@@ -244,9 +263,9 @@ void bind_graph_attention_args(py::module_& m) {
            py::arg("precision"));
   using Result = GraphAttentionResultHandle;
   py::class_<Result>(m, "GraphAttentionResult")
-      .def(py::init([](const HeadsHandle& out, const HeadsHandle& mapped,
-                       const HeadsHandle& stats) { return Result{out, mapped, stats}; }),
-           py::arg("out"), py::arg("mapped"), py::arg("stats"));
+      .def(py::init([](const HeadsHandle& out, const HeadsHandle& mapped, const HeadsHandle& stats,
+                       const HeadsHandle& above) { return Result{out, mapped, stats, above}; }),
+           py::arg("out"), py::arg("mapped"), py::arg("stats"), py::arg("above"));
   using Grads = GraphAttentionGradsHandle;
   py::class_<Grads>(m, "GraphAttentionGrads")
       .def(py::init<>())
@@ -255,6 +274,7 @@ void bind_graph_attention_args(py::module_& m) {
       .def_readwrite("weights", &Grads::weights)
       .def_readwrite("inner", &Grads::inner)
       .def_readwrite("edges", &Grads::edges)
+      .def_readwrite("numbers", &Grads::numbers)
       .def_readwrite("bias", &Grads::bias)
       .def_readwrite("q", &Grads::q)
       .def_readwrite("mapped_q", &Grads::mapped_q)

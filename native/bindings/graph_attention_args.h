@@ -29,39 +29,40 @@ struct GraphAttentionHandle {
 };
 
 struct GraphAttentionResultHandle {
-  HeadsHandle out, mapped, stats;
+  HeadsHandle out, mapped, stats, above;
 
   GraphAttentionResult checked(const GraphAttentionHandle& call, Place place) const;
 };
 
 struct GraphAttentionGradsHandle {
-  HeadsHandle out, mapped, weights, inner, edges, bias, q, mapped_q, features, gate, att, k, v;
+  HeadsHandle out, mapped, weights, inner, edges, numbers, bias, q, mapped_q, features, gate, att,
+      k, v;
   HeadsHandle of_mapped;
 
-  // What the pass over the rows of A reads and writes; `att_groups`: sums that it makes of `att`;
-  // `tiles`: it is that of tiles.
+  // What the pass over the rows of A reads and writes; `att_groups`: sums that it makes of `att`.
   GraphAttentionGrads of_rows(const GraphAttentionHandle& call, int64_t nnz, int64_t att_groups,
-                              Place place, bool tiles = false) const;
+                              Place place) const;
+  // Raises without what one pass writes and the other reads.
+  void require_edges(const GraphAttentionHandle& call, Place place) const;
   // What the pass for features behind a linear map reads and writes.
   GraphAttentionGrads for_mapped(const GraphAttentionHandle& call, int64_t nnz, Place place) const;
   // What the pass over the rows of the transpose does.
-  GraphAttentionGrads of_columns(const GraphAttentionHandle& call, int64_t nnz, Place place,
-                                 bool tiles = false) const;
-
- private:
-  // What the pass over rows keeps of the edges.
-  HeadsView edges_of(const GraphAttentionHandle& call, int64_t nnz, Place place, bool tiles) const;
+  GraphAttentionGrads of_columns(const GraphAttentionHandle& call, int64_t nnz, Place place) const;
 };
 
 // The rows of A, or of its transpose, and how the warps of a GPU share them out.
 struct GraphRowsHandle {
   CsrHandle a;
   Held row_ids;
-  WorkListHandle work;
-  int64_t row_limit;
-  int64_t rows_per_warp;
+  Held entries;
+  Held cuts;
+  int64_t partials;
+  int64_t side_by_side;
+  int64_t rounds;
   Held partial;
-  bool tiles;
+
+  int64_t entry_count() const { return entries.given ? entries.count / 4 : a.view.rows; }
+  int64_t warps() const { return ceil_div(entry_count(), side_by_side * rounds); }
 };
 
 }  // namespace gnnsparse::bindings

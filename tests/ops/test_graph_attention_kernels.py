@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import _native, masks
+from gnnsparse.formats.csr import Csr
 from gnnsparse.ops.attention import cpu, cuda_rows
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall
 from gnnsparse.plan import CsrAttentionPlan
+from gnnsparse.plan.work import row_entries
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests.helpers import PRECISIONS, ROUNDING, make
 from tests.ops import attention_oracle
@@ -463,9 +465,8 @@ def test_property(kernels: Kernels, data: st.DataObject) -> None:
 # What CUDA's kernels alone have.
 
 
-@pytest.mark.usefixtures("always_tiles")
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_scores_of_any_size_leave_the_weights_of_tiles(gpu: Kernels, score: str) -> None:
+def test_scores_of_any_size_leave_the_weights(gpu: Kernels, score: str) -> None:
     """Equal scores of 2^20, of which the logarithm of a row's sum would leave 1 / 16."""
     a = gpu.make(random_graph(30, 41, 0.3, empty_rows=0.1), precision="fp16")
     case = make_graph_case(a, 16, heads=8, score=score, scale=1.0)
@@ -474,94 +475,47 @@ def test_scores_of_any_size_leave_the_weights_of_tiles(gpu: Kernels, score: str)
     gpu.check(a, case.with_arrays(**large))
 
 
-#: Heads and their features: whole blocks of heads of the kernels of tiles, and parts of one.
-TILES = [
-    (8, 8), (16, 8), (4, 8), (8, 16), (5, 16), (12, 16), (4, 32), (3, 32), (6, 32), (2, 64), (1, 64), (3, 64),
-]  # fmt: skip
-
-
-@pytest.fixture
-def always_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan takes tiles wherever there are kernels."""
-    monkeypatch.setattr(cuda_rows, "tiles_are_faster", lambda *_: True)
-
-
-@pytest.fixture
-def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
-    """For each pass whether it is forward, and whether it runs over tiles."""
-    taken: list[tuple[bool, bool]] = []
-    decide = cuda_rows._takes_tiles
-
-    def spy(call: Any, forward: bool) -> bool:
-        taken.append((forward, decide(call, forward)))
-        return taken[-1][1]
-
-    monkeypatch.setattr(cuda_rows, "_takes_tiles", spy)
-    return taken
+#: Heads and their features, which leave room for one to eight rows side by side.
+SIZES = [(8, 8), (1, 8), (2, 12), (8, 16), (5, 16), (12, 16), (3, 32), (1, 64), (3, 64), (1, 100)]
 
 
 @poisoned
-@pytest.mark.usefixtures("always_tiles")
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("score", ["dot", "additive"])
-@pytest.mark.parametrize("sizes", TILES, ids=str)
-def test_tiles(
-    gpu: Kernels, takes_tiles: list[tuple[bool, bool]], sizes: tuple[int, int], score: str, precision: str
-) -> None:
-    """Tensor Core products of sixteen edges: rows of any length, split and empty ones, and their columns."""
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
+@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_rows_side_by_side(gpu: Kernels, sizes: tuple[int, int], score: str, precision: str) -> None:
+    """Rows of any length beside each other, cut and empty ones too, and their columns."""
     a = gpu.make(random_graph(43, 390, 0.05, hubs=2, empty_rows=0.2), precision=precision)
     gpu.check(a, make_graph_case(a, sizes[1], heads=sizes[0], score=score, dtype=a.precision.storage))
-    assert takes_tiles == [(True, score == "additive"), (False, True)]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "score", "forward", "backward"),
-    [
-        ((8, 16), "dot", False, True),
-        ((8, 16), "additive", False, True),
-        ((8, 16), "gatv2", False, False),
-        ((8, 8), "additive", False, True),
-        ((4, 8), "additive", False, False),
-        ((16, 16), "dot", False, False),
-        ((5, 16), "additive", False, True),
-        ((2, 64), "additive", True, True),
-        ((8, 12), "dot", False, False),
-    ],
-)
-def test_which_calls_take_tiles(
-    gpu: Kernels, sizes: tuple[int, int], score: str, forward: bool, backward: bool
-) -> None:
-    for precision, dtype in (("fp16", torch.float16), ("fp32", torch.float32)):
-        a = gpu.make(random_graph(20, 30, 0.2), precision=precision)
-        call = make_graph_case(a, sizes[1], heads=sizes[0], score=score, dtype=dtype).call(a)
-        takes = cuda_rows._takes_tiles(call, True), cuda_rows._takes_tiles(call, False)
-        assert takes == ((forward, backward) if precision == "fp16" else (False, False))
+def test_long_rows_come_first() -> None:
+    """Parts of cut rows, then rows of 32 nonzeros or more, then near ones, the longest of them first."""
+    degrees = torch.tensor([3, 70, 0, 40, 5, 200, 33])
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)))
+    csr = Csr(indptr, torch.zeros(int(degrees.sum()), dtype=torch.int32), 300)
+    ids = torch.arange(7, dtype=torch.int32).flip(0)
+    entries, cuts, partials = row_entries(csr, 64, ids)
+    begin, (count, row) = entries[:, :2].contiguous().view(torch.int64)[:, 0], entries[:, 2:].unbind(1)
+    stored = 6 - row
+    assert partials == 6
+    assert stored.tolist() == [1, 1, 5, 5, 5, 5, 3, 6, 4, 0, 2]
+    assert count[6:].tolist() == [40, 33, 5, 3, 0]
+    assert torch.equal(begin[6:], indptr[stored[6:].long()])
+    assert count[:2].sum() == 70
+    assert count[2:6].sum() == 200
+    assert begin[:6].tolist() == [3, 3 + count[0], *(indptr[5] + count[2:6].cumsum(0) - count[2:6]).tolist()]
+    assert cuts[:, 0].tolist() == [5, 1]
 
 
-@pytest.mark.usefixtures("always_tiles")
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_tiles_give_results_in_any_dtype(
-    gpu: Kernels, takes_tiles: list[tuple[bool, bool]], score: str
-) -> None:
+def test_results_in_any_dtype(gpu: Kernels, score: str) -> None:
     """Results of float32 tensors are float32 in the operand's precision."""
     a = gpu.make(random_graph(40, 60, 0.2), precision="fp16")
     results = gpu.check(a, make_graph_case(a, 16, heads=8, score=score))
     assert all(x.dtype == torch.float32 for x in results)
-    assert takes_tiles == [(True, score == "additive"), (False, True)]
 
 
-@pytest.mark.parametrize(
-    "options", [{"is_causal": True}, {"clamp": 0.5}, {"normalize": False}, {"dropout_p": 0.3}], ids=str
-)
-def test_what_tiles_do_not_have_runs_edge_by_edge(
-    gpu: Kernels, takes_tiles: list[tuple[bool, bool]], options: dict[str, Any]
-) -> None:
-    a = gpu.make(random_graph(40, 60, 0.2), precision="fp16")
-    gpu.check(a, make_graph_case(a, 16, heads=8, **options))
-    assert takes_tiles == [(True, False), (False, False)]
-
-
-@pytest.mark.usefixtures("always_tiles")
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_an_infinite_value_stays_in_its_rows(gpu: Kernels, score: str) -> None:
     """Rows of other edges in the same warp and memory are finite."""

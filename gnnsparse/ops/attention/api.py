@@ -610,7 +610,7 @@ def graph_attention(
         found = schema.recorded_graph(*tensors, A, *options, return_weights)
     else:
         found = schema.run_graph(call, return_weights)
-    out, _, _, weights = found
+    out, *_, weights = found
     if not return_weights:
         return out
     return out, (to_coo(weights, A) if in_coo else weights).to(v.dtype)

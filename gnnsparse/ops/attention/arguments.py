@@ -120,12 +120,15 @@ class Result(NamedTuple):
 
     `stats` float32 [L, H, 2]: for each row what its scores are lowered by before they are exponents (on a GPU
     of 2), and the factor that makes the sum of its weights 1; 0 and 0 for rows without an edge that counts; 0
-    and 1 without softmax.
+    and 1 without softmax. `above` is what gradients of additive scores need on a GPU, None elsewhere: sums
+    [L, H, Dv] of values over the edges whose argument of leaky_relu is above 0, in the storage dtype; `stats`
+    have a third number then, the sum of their weights before dropout.
     """
 
     out: torch.Tensor
     mapped: torch.Tensor | None
     stats: torch.Tensor
+    above: torch.Tensor | None = None
 
     def times(self, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor:
         """Compute the sum over a row's edges of weight * its gradient through the results: float32 [L, H]."""
@@ -303,11 +306,12 @@ def native_graph_attention(call: GraphCall) -> _native.GraphAttention:
 
 
 def graph_grads_argument(
-    heads: int, edges: torch.Tensor, **tensors: torch.Tensor | None
+    heads: int, edges: torch.Tensor | None = None, **tensors: torch.Tensor | None
 ) -> _native.GraphAttentionGrads:
     """Return what a pass over rows stores of edges, and tensors [n, heads or 1, ..] by their native names."""
     grads = _native.GraphAttentionGrads()
-    grads.edges = nodes_argument(edges, edges.shape[1])
+    if edges is not None:
+        grads.edges = nodes_argument(edges, edges.shape[1])
     for name, x in tensors.items():
         if x is not None:
             setattr(grads, name, nodes_argument(x, heads))

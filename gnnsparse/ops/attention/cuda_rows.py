@@ -11,7 +11,6 @@ from gnnsparse import _native
 from gnnsparse.ops.attention import arguments, unfused
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, Grads, GraphCall, Needs, Result
 from gnnsparse.ops.segments import row_sums
-from gnnsparse.plan.attention import rows_per_warp, tiles_are_faster
 from gnnsparse.plan.gpu_records.record import AttentionRates, record_for
 from gnnsparse.runtime.device import VECTOR_BYTES, describe_device, path
 from gnnsparse.runtime.memo import made_once
@@ -46,8 +45,9 @@ def _laid_out(call: GraphCall) -> GraphCall:
 
 
 def _laid_out_result(result: Result, storage: torch.dtype) -> Result:
-    out, mapped, stats = result
-    return Result(arguments.vectorized(out, storage), arguments.vectorized(mapped, storage), stats)
+    out, mapped, stats, above = result
+    vectorized = arguments.vectorized
+    return Result(vectorized(out, storage), vectorized(mapped, storage), stats, vectorized(above, storage))
 
 
 def _fits(call: GraphCall) -> bool:
@@ -62,62 +62,69 @@ def _fits(call: GraphCall) -> bool:
     return min(sizes) > 0 and max(widths) * call.operand.precision.storage.itemsize <= most
 
 
+#: Sets of rows side by side that a warp takes one after another, and where each warp writes a sum; fewer if
+#: a multiprocessor would have less than _WARPS.
+_ROUNDS, _ROUNDS_FOR_ATT, _WARPS = 2, 8, 64
+
+
 @made_once
 def _rates(kernels: KernelCache) -> AttentionRates:
     """Return the numbers of the GPU's record by which these kernels are launched; `kernels` keeps them."""
     return record_for(describe_device(kernels.csr.device)).attention
 
 
-def _takes_tiles(call: GraphCall, forward: bool) -> bool:
-    """Return whether the kernels of tiles compute a pass faster: plain dot products, or additive scores."""
-    a, storage = call.arrays, call.operand.precision.storage
-    width = a.v.shape[2]
-    at_once = _native.graph_tile_heads(width)
-    if at_once == 0 or storage.itemsize != 2 or a.v.dtype not in (storage, torch.float32):
-        return False
-    if call.score == "gatv2" or (call.score == "dot" and (forward or a.q.shape[2] != width)):
-        return False
-    has_terms = any(x is not None for x in (a.bias, a.features, a.gate, a.mapped))
-    is_plain = call.normalize and call.clamp == 0 and not call.is_causal and call.seed is None
-    if not is_plain or has_terms or describe_device(call.operand.device).capability < (8, 0):
-        return False
-    return tiles_are_faster(_rates(call.operand.kernels), call.heads, at_once, width, forward)
+def _rows(kernels: KernelCache, call: GraphCall, for_att: bool = False) -> _native.GraphRows:
+    """Return the rows of an orientation as a native argument.
 
-
-def _rows(kernels: KernelCache, call: GraphCall, tiles: bool) -> tuple[_native.GraphRows, int]:
-    """Return the rows of an orientation as a native argument, and the number of warps that take some."""
-    a, csr, rates = call.arrays, kernels.csr, _rates(kernels)
-    limit = kernels.row_limit(rates.row_limit)
-    work = kernels.row_work(limit)
-    multiprocessors = describe_device(csr.device).multiprocessors
+    `for_att`: a warp takes more of them one after another, as it writes a sum of the gradient of `att`.
+    """
+    a, csr = call.arrays, kernels.csr
+    found = kernels.row_entries(_rates(kernels).row_limit)
+    count = csr.rows if found is None else len(found.entries)
     widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
-    row_bytes = call.heads * max(widths) * call.operand.precision.storage.itemsize
-    head_blocks = 1 if tiles else -(-row_bytes // (32 * VECTOR_BYTES))
-    per_warp = rows_per_warp(rates, csr.rows, csr.nnz, multiprocessors, tiles, head_blocks)
-    floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
+    second = widths[1] if call.score == "additive" else 0 if a.mapped is None else a.mapped.shape[1]
+    row_bytes = max(*widths, second) * call.operand.precision.storage.itemsize
+    multiprocessors = describe_device(csr.device).multiprocessors
+    side_by_side = _native.graph_rows_side_by_side(-(-row_bytes // VECTOR_BYTES), call.heads)
+    rounds = count // (side_by_side * _WARPS * multiprocessors)
+    rounds = max(1, min(rounds, _ROUNDS_FOR_ATT if for_att else _ROUNDS))
+    entries, cuts, partials = (None, None, 0) if found is None else found
     partial = None
-    if work.partials > 0:
-        size = work.partials * call.heads * floats
+    if partials > 0:
+        size = partials * call.heads * _native.graph_partial_floats(*widths, second)
         partial = torch.empty(size, dtype=torch.float32, device=csr.device)
-    rows = _native.GraphRows(csr.view, kernels.row_ids, work.view, limit, per_warp, partial, tiles)
-    return rows, work.items.shape[0] + -(-csr.rows // per_warp)
+    return _native.GraphRows(
+        csr.view, kernels.row_ids, entries, cuts, partials, side_by_side, rounds, partial
+    )
 
 
-def graph_forward(call: GraphCall) -> Result:
-    """Compute the results of graph attention."""
+def keeps_above(call: GraphCall) -> bool:
+    """Return whether gradients come of the results that are kept for additive scores, `Result.above`.
+
+    They don't where scores are clamped: leaky_relu has three slopes then.
+    """
+    return call.score == "additive" and call.clamp == 0 and _fits(call)
+
+
+def graph_forward(call: GraphCall, for_grads: bool = True) -> Result:
+    """Compute the results of graph attention; `for_grads`: with what only gradients need of them."""
     if not _fits(call):
         with torch.no_grad():
             return unfused.graph_forward(call)[0]
     v, rows, heads = call.arrays.v, call.operand.shape[0], call.heads
-    mapped = None
+    mapped = above = None
     if call.arrays.mapped is not None and call.to_values:
         mapped = _rows_like(v, rows, heads, call.arrays.mapped.shape[1])
-    stats = torch.empty(rows, heads, 2, dtype=torch.float32, device=v.device)
-    result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, stats)
-    kernels, gpu, tiles = call.operand.kernels, path(), _takes_tiles(call, True)
+    if for_grads and keeps_above(call):
+        storage = call.operand.precision.storage
+        above = torch.empty(rows, heads, v.shape[2], dtype=storage, device=v.device)
+    numbers = 2 if above is None else 3
+    stats = torch.empty(rows, heads, numbers, dtype=torch.float32, device=v.device)
+    result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, stats, above)
+    kernels, gpu = call.operand.kernels, path()
     with gpu.current(v.device):
         call = _laid_out(call)
-        work, _ = _rows(kernels, call, tiles)
+        work = _rows(kernels, call)
         problem, found = arguments.native_graph_attention(call), arguments.result_argument(result)
         gpu.native.cuda_graph_attention(problem, work, found, kernels.streams.current())
     return result
@@ -125,7 +132,7 @@ def graph_forward(call: GraphCall) -> Result:
 
 def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
     """Compute the weights after dropout, float32 [nnz, H]."""
-    if not _fits(call):
+    if call.score == "additive" or not _fits(call):
         with torch.no_grad():
             return unfused.graph_forward(call)[1]
     v, storage = call.arrays.v, call.operand.precision.storage
@@ -133,7 +140,7 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
     zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
     inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand(result.stats.shape[:2])
     with path().current(v.device):
-        passes = _Backward(_laid_out(call), dict.fromkeys(Arrays._fields, False), tiles=False)
+        passes = _Backward(_laid_out(call), dict.fromkeys(Arrays._fields, False))
         result, zeros = _laid_out_result(result, storage), arguments.vectorized(zeros, storage)
         edges, _ = passes.rows(result, out=zeros, inner=inner)
     return edges[..., 0]
@@ -145,10 +152,8 @@ class _Backward:
     Those for which `into` has a tensor of the dtype that kernels write are written there.
     """
 
-    def __init__(
-        self, call: GraphCall, needs: dict[str, bool], tiles: bool, into: Arrays | None = None
-    ) -> None:
-        self.call, self.needs, self.tiles, self._into = call, needs, tiles, into
+    def __init__(self, call: GraphCall, needs: dict[str, bool], into: Arrays | None = None) -> None:
+        self.call, self.needs, self._into = call, needs, into
         self._problem = arguments.native_graph_attention(call)
 
     def _numbers(self, rows: int, width: int) -> torch.Tensor:
@@ -167,15 +172,6 @@ class _Backward:
             return x.new_empty(x.shape[0], self.call.heads)
         return _rows_like(x, x.shape[0], self.call.heads, x.shape[2])
 
-    def _edges(self) -> torch.Tensor:
-        """Allocate what the pass over rows stores of the edges: [nnz, H, 2]; of tiles for blocks of heads."""
-        if not self.tiles:
-            return self._numbers(self.call.operand.nnz, 2)
-        v = self.call.arrays.v
-        blocks = -(-self.call.heads // _native.graph_tile_heads(v.shape[2]))
-        edges: torch.Tensor = v.new_empty(blocks, self.call.operand.nnz, _native.GRAPH_TILE_NUMBERS)
-        return edges.transpose(0, 1)
-
     def rows(self, result: Result, **given: torch.Tensor | None) -> tuple[torch.Tensor, Arrays]:
         """Run the pass over rows: what it stores of the edges, and gradients but of k, v and mapped.
 
@@ -184,13 +180,14 @@ class _Backward:
         gradient.
         """
         call, a = self.call, self.call.arrays
-        work, items = _rows(call.operand.kernels, call, self.tiles)
-        edges, additive = self._edges(), call.score == "additive"
+        for_att = a.att is not None and self.needs["att"]
+        work = _rows(call.operand.kernels, call, for_att)
+        edges = self._numbers(call.operand.nnz, 2)
         found = Arrays(
             self._like("q"), None, None,
-            self._numbers(items, a.att.shape[1]) if a.att is not None and self.needs["att"] else None,
+            self._numbers(work.warps, a.att.shape[1]) if for_att and a.att is not None else None,
             self._numbers(call.operand.nnz, 1)[..., 0] if self.needs["bias"] else None,
-            None if additive else self._like("features"), self._like("gate"), None, self._like("mapped_q"),
+            self._like("features"), self._like("gate"), None, self._like("mapped_q"),
         )  # fmt: skip
         written = {
             name: getattr(found, name) for name in ("q", "att", "bias", "features", "gate", "mapped_q")
@@ -200,22 +197,40 @@ class _Backward:
             arguments.graph_grads_argument(call.heads, edges, **given, **written),
             call.operand.kernels.streams.current(),
         )  # fmt: skip
-        if additive and self.needs["features"]:
-            found = found._replace(features=edges[..., 1])
         return edges, found
 
     def columns(self, edges: torch.Tensor, grad: torch.Tensor) -> dict[str, torch.Tensor | None]:
         """Run the pass over columns: the gradients of k and v; of one tensor in place of both that of k."""
         operand, a, found = self.call.operand, self.call.arrays, {"k": self._like("k")}
-        is_one = a.k is a.v and self.needs["k"] and self.needs["v"] and not self.tiles
+        is_one = a.k is a.v and self.needs["k"] and self.needs["v"]
         found["v"] = found["k"] if is_one else self._like("v")
         if found["k"] is not None or found["v"] is not None:
             grads = arguments.graph_grads_argument(self.call.heads, edges, out=grad, **found)
             path().native.cuda_graph_attention_columns(
-                self._problem, _rows(operand.T.kernels, self.call, self.tiles)[0], grads,
+                self._problem, _rows(operand.T.kernels, self.call), grads,
                 operand.transpose_map, operand.kernels.streams.current(),
             )  # fmt: skip
         return {**found, "v": None} if is_one else found
+
+    def additive(self, result: Result, grad: torch.Tensor, inner: torch.Tensor | None) -> Arrays:
+        """Run both passes of additive scores, which keep nothing of edges."""
+        call, operand, nnz = self.call, self.call.operand, self.call.operand.nnz
+        numbers, dq = self._numbers(operand.shape[0], 4), self._like("q")
+        stream = operand.kernels.streams.current()
+        path().native.cuda_graph_attention_rows(
+            self._problem, _rows(operand.kernels, call), arguments.result_argument(result),
+            arguments.graph_grads_argument(call.heads, out=grad, inner=inner, numbers=numbers, q=dq), stream,
+        )  # fmt: skip
+        bias = self._numbers(nnz, 1)[..., 0] if self.needs["bias"] else None
+        found = Arrays(dq, self._like("k"), self._like("v"), bias=bias, features=self._like("features"))
+        written = {name: getattr(found, name) for name in ("k", "v", "bias", "features")}
+        if any(x is not None for x in written.values()):
+            path().native.cuda_graph_attention_columns(
+                self._problem, _rows(operand.T.kernels, call),
+                arguments.graph_grads_argument(call.heads, out=grad, numbers=numbers, **written),
+                operand.transpose_map, stream,
+            )  # fmt: skip
+        return found
 
     def of_mapped(self, edges: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor | None:
         """Run the pass for the gradient of the mapped features [nnz, d_e], which is a sum over heads."""
@@ -226,7 +241,7 @@ class _Backward:
         grads = arguments.graph_grads_argument(self.call.heads, edges, mapped=grad_mapped)
         grads.of_mapped = arguments.nodes_argument(found[:, None], 1)
         path().native.cuda_graph_attention_mapped(
-            self._problem, _rows(kernels, self.call, tiles=False)[0], grads, kernels.streams.current()
+            self._problem, _rows(kernels, self.call), grads, kernels.streams.current()
         )
         return found
 
@@ -236,10 +251,10 @@ def graph_backward(
     grad_weights: torch.Tensor | None, needs: tuple[bool, ...], into: Arrays | None = None,
 ) -> Arrays:  # fmt: skip
     """Compute the gradients of `schema.graph_gradients`."""
-    if not _fits(call):
+    additive = call.score == "additive"
+    if not _fits(call) or (additive and (result.above is None or grad_weights is not None)):
         return unfused.graph_backward(call, grad_out, grad_mapped, grad_weights, needs)
     given, storage, inner = call.arrays, call.operand.precision.storage, None
-    tiles = grad_weights is None and _takes_tiles(call, False)
     with path().current(grad_out.device):
         call = _laid_out(call)
         grad_out, grad_mapped = (arguments.vectorized(g, storage) for g in (grad_out, grad_mapped))
@@ -251,9 +266,12 @@ def graph_backward(
             inner = result.times(grad_out, grad_mapped)
             if grad_weights is not None:
                 inner += row_sums(call.operand, graph_weights(call, result) * grad_weights)
-        passes = _Backward(call, dict(zip(Arrays._fields, needs, strict=True)), tiles, into)
+        passes = _Backward(call, dict(zip(Arrays._fields, needs, strict=True)), into)
+        result = _laid_out_result(result, storage)
+        if additive:
+            return arguments.of_all_heads(passes.additive(result, grad_out, inner), given)
         edges, found = passes.rows(
-            _laid_out_result(result, storage), out=grad_out, weights=grad_weights, inner=inner,
+            result, out=grad_out, weights=grad_weights, inner=inner,
             mapped=grad_mapped,
         )  # fmt: skip
         of_columns, mapped = passes.columns(edges, grad_out), passes.of_mapped(edges, grad_mapped)

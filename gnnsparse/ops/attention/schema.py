@@ -43,8 +43,8 @@ from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand
 
 Tensors = Sequence["torch.Tensor | None"]
-#: Results of graph attention: out, mapped, stats and weights, empty where there is none or it is not wanted.
-Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+#: Results of graph attention: those of a Result and the weights, empty where there is none.
+Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _or_empty(grads: Tensors, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -139,8 +139,8 @@ def require_rows(operand: SparseOperand) -> None:
 
 def outputs_of(result: Result, weights: torch.Tensor | None) -> Outputs:
     """Return results as an operator does."""
-    mapped, weights = _or_empty((result.mapped, weights), result.out)
-    return result.out, mapped, result.stats, weights
+    mapped, above, weights = _or_empty((result.mapped, result.above, weights), result.out)
+    return result.out, mapped, result.stats, above, weights
 
 
 def _with_queries(call: GraphCall) -> GraphCall:
@@ -152,12 +152,16 @@ def _with_queries(call: GraphCall) -> GraphCall:
     return call._replace(arrays=a._replace(map=None, mapped_q=mapped_q))
 
 
-def run_graph(call: GraphCall, wants_weights: bool) -> Outputs:
-    """Compute graph attention on the operand's device, with the weights after dropout, float32 [nnz, H]."""
+def run_graph(call: GraphCall, wants_weights: bool, for_grads: bool = False) -> Outputs:
+    """Compute graph attention on the operand's device, with the weights after dropout, float32 [nnz, H].
+
+    `for_grads`: with what only the gradients need.
+    """
     require_rows(call.operand)
     backend, a = _backend(call.operand), call.arrays
     call = _with_queries(call)
-    result: Result = backend.graph_forward(call)
+    on_gpu = backend is cuda_rows
+    result = cuda_rows.graph_forward(call, for_grads) if on_gpu else cpu.graph_forward(call)
     if a.map is not None and result.mapped is not None:
         add_by_head(result.out, result.mapped, a.map.mT)
     return outputs_of(result, backend.graph_weights(call, result) if wants_weights else None)
@@ -171,8 +175,9 @@ def graph_gradients(
 
     A GPU writes those of q, k and v to the tensors `into`, where they have the dtype that its kernels write.
     """
-    out, mapped, stats = outputs
-    result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
+    out, mapped, stats, above = outputs
+    mapped = mapped if call.arrays.mapped is not None and call.to_values else None
+    result = Result(out, mapped, stats, above if above is not None and above.numel() > 0 else None)
     grad_out, grad_mapped, grad_weights = (None if g is None else materialised(g) for g in grads)
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
     backend, a, mapped, needs_map = _backend(call.operand), call.arrays, result.mapped, needs[-1]
@@ -227,7 +232,8 @@ class _Recorded(torch.autograd.Function):
     def forward(cls, ctx: Any, *inputs: Any) -> Any:
         output = cls.run(*inputs)
         cls.setup(ctx, inputs, output)
-        ctx.mark_non_differentiable(output[cls.saved - 1])  # the statistics
+        saved = [x for i, x in enumerate(output[: cls.saved]) if i not in cls.differentiable]
+        ctx.mark_non_differentiable(*saved)
         return output
 
     @classmethod
@@ -315,12 +321,12 @@ def _graph_call(arrays: Sequence[Any], seed: Any, operand: Any, options: Sequenc
 
 
 class _GraphAttention(_Recorded):
-    tensors, options, saved, differentiable = _ARRAYS, len(GraphCall._fields) - 3, 3, (0, 1, 3)
+    tensors, options, saved, differentiable = _ARRAYS, len(GraphCall._fields) - 3, 4, (0, 1, 4)
 
     @staticmethod
     def run(*inputs: Any) -> Outputs:
         *arrays, seed, operand = inputs[: _ARRAYS + 2]
-        return run_graph(_graph_call(arrays, seed, operand, inputs[_ARRAYS + 2 : -1]), inputs[-1])
+        return run_graph(_graph_call(arrays, seed, operand, inputs[_ARRAYS + 2 : -1]), inputs[-1], True)
 
     @staticmethod
     def gradients(
@@ -442,24 +448,27 @@ def _fake_graph(*arguments: Any) -> Outputs:
     call = _graph_call(arrays, seed, operand, arguments[_ARRAYS + 2 : -1])
     require_rows(call.operand)
     rows, (_, heads, width), mapped = call.operand.shape[0], call.arrays.v.shape, call.arrays.mapped
-    new = call.arrays.v.new_empty
+    new, storage = call.arrays.v.new_empty, call.operand.precision.storage
+    keeps = _backend(call.operand) is cuda_rows and cuda_rows.keeps_above(call)
     return (
         new(rows, heads, width),
         new((rows, heads, mapped.shape[-1]) if mapped is not None and call.to_values else 0),
-        new(rows, heads, 2, dtype=torch.float32),
+        new(rows, heads, 3 if keeps else 2, dtype=torch.float32),
+        new(rows, heads, width, dtype=storage) if keeps else new(0),
         new(call.operand.nnz, heads, dtype=torch.float32) if arguments[-1] else new(0),
     )
 
 
 def _run_graph_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
     *arrays, seed = arguments[: _ARRAYS + 1]
-    out, mapped, stats, *grads, operand, needs = arguments[_ARRAYS + 1 : _ARRAYS + 9]
-    call = _graph_call(arrays, seed, operand, arguments[_ARRAYS + 9 :])
-    return _or_empty(graph_gradients(call, (out, mapped, stats), grads, needs), out)
+    *outputs, grad_out, grad_mapped, grad_weights, operand, needs = arguments[_ARRAYS + 1 : _ARRAYS + 10]
+    call = _graph_call(arrays, seed, operand, arguments[_ARRAYS + 10 :])
+    found = graph_gradients(call, outputs, (grad_out, grad_mapped, grad_weights), needs)
+    return _or_empty(found, outputs[0])
 
 
 def _fake_graph_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
-    arrays, out, needs = arguments[:_ARRAYS], arguments[_ARRAYS + 1], arguments[_ARRAYS + 8]
+    arrays, out, needs = arguments[:_ARRAYS], arguments[_ARRAYS + 1], arguments[_ARRAYS + 9]
     pairs = zip(arrays, needs, strict=True)
     return _or_empty([x.new_empty(x.shape) if x is not None and need else None for x, need in pairs], out)
 
@@ -474,16 +483,16 @@ _OPTIONS = (
 )
 register(
     f"graph_attention({_TENSORS}, int operand, {_OPTIONS}, bool wants_weights) -> "
-    "(Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
     _GraphAttention.run,
     _fake_graph,
     _GraphAttention.setup,
     _GraphAttention.backward,
 )
 register(
-    f"graph_attention_grad({_TENSORS}, Tensor out, Tensor result_mapped, Tensor stats, Tensor? grad_out, "
-    f"Tensor? grad_mapped, Tensor? grad_weights, int operand, bool[{_ARRAYS}] needs, {_OPTIONS}) -> "
-    f"({', '.join(['Tensor'] * _ARRAYS)})",
+    f"graph_attention_grad({_TENSORS}, Tensor out, Tensor result_mapped, Tensor stats, Tensor above, "
+    f"Tensor? grad_out, Tensor? grad_mapped, Tensor? grad_weights, int operand, bool[{_ARRAYS}] needs, "
+    f"{_OPTIONS}) -> ({', '.join(['Tensor'] * _ARRAYS)})",
     _run_graph_grad,
     _fake_graph_grad,
 )

@@ -29,7 +29,7 @@ _DEFAULT = "NVIDIA H200"
 _POSITIVE = (
     "multiprocessors", "memory.pass_tbs", "memory.dram_tbs", "csr.warps",
     "csr.group_nnz", "csr.narrow_warps", "panel.warps", "panel.power", "attention.tall_blocks",
-    "attention.tall_tiles", "attention.row_limit", "attention.rows_per_warp", "attention.row_warps",
+    "attention.tall_tiles", "attention.row_limit",
 )  # fmt: skip
 
 
@@ -151,10 +151,6 @@ class AttentionRates:
     slot: tuple[float, float, float]
     csr: tuple[float, float, float]
     row_limit: int
-    rows_per_warp: tuple[int, int]
-    row_warps: int
-    tile_heads: float
-    tile_width: int
     tiles: Mapping[str, TileRates]
 
 

@@ -77,21 +77,6 @@ struct GraphColumnGradUnit {
 };
 
 template <Precision P>
-struct GraphTileForwardUnit {
-  static void run(const GraphAttentionPass& p, Stream stream);
-};
-
-template <Precision P>
-struct GraphTileRowGradUnit {
-  static void run(const GraphAttentionPass& p, Stream stream);
-};
-
-template <Precision P>
-struct GraphTileColumnGradUnit {
-  static void run(const GraphAttentionPass& p, Stream stream);
-};
-
-template <Precision P>
 struct EdgeNetworkUnit {
   static void run(const EdgeNetwork& p, Stream stream);
 };

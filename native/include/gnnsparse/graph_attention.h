@@ -6,6 +6,7 @@
 
 #include "gnnsparse/attention_problem.h"
 #include "gnnsparse/csr_problem.h"
+#include "gnnsparse/precision.h"
 
 namespace gnnsparse {
 
@@ -48,6 +49,10 @@ struct GraphAttentionResult {
       mapped;  // [.., L, de] any type: sums of weight * terms.mapped; without data: not wanted,
                // and in the backward pass on a GPU never read: they are in `out` or in `inner`
   HeadsView stats;  // [.., L, 2] float32: SoftmaxStats; {0, 1} with normalize = false
+  // kAdditive, on a GPU: [.., L, dv] in the storage type: sums of weight * value over the edges
+  // whose argument of leaky_relu is above 0; `stats` have a third number then, the sum of their
+  // weights before dropout. Without data: there will be no gradients.
+  HeadsView above;
 };
 
 // The backward pass over rows of A writes what each edge adds, which the pass over columns reads.
@@ -58,8 +63,9 @@ struct GraphAttentionGrads {
   HeadsView inner;     // GPU: [.., L, 1] float32: for each row sum of weight * its gradient over
                        // edges; without data: that of result and its gradient
   HeadsView edges;     // written: [.., nnz, 2] float32: the weight after dropout, and the gradient
-                       // of the score's dot product; of kAdditive, of q + k + features. Of tiles
-                       // [batches, GraphTiles::blocks, nnz, GraphTiles::kNumbers], see there
+                       // of the score's dot product; of kAdditive, of q + k + features
+  HeadsView numbers;   // kAdditive, on a GPU, in place of `edges`: [.., L, 4] float32, written by
+                       // the pass over rows: q, SoftmaxStats, and `inner`
   HeadsView bias;      // written: [.., nnz, 1] float32, of the finished score
   HeadsView q;         // written: [.., L, d]; kAdditive: float32
   HeadsView mapped_q;  // written: [.., L, de]
@@ -71,25 +77,34 @@ struct GraphAttentionGrads {
   HeadsView v;          // columns: [.., S, dv]; on a GPU that of k for the sum of both there
 };
 
-// A pass of the CUDA kernels. A warp takes `rows_per_warp` neighbouring rows of `a`, or a part of a
-// long row, in as many heads as its lanes have room for: a lane holds 16 bytes of a head's
-// features.
+// A row, or a part of a long one, as the CUDA kernels take it.
+struct GraphEntry {
+  int64_t begin;  // its first nonzero
+  int32_t count;
+  int32_t row;  // in the caller's numbering
+};
+
+// A pass of the CUDA kernels. A lane holds 16 bytes of a head's features, and a warp takes a row in
+// as many heads as its lanes have room for, or several rows side by side.
 struct GraphAttentionPass {
   GraphAttentionProblem problem;
-  CsrView a;                         // A, or A^T in the pass over columns
-  const int32_t* row_ids = nullptr;  // of a; null: stored rows are in the caller's order
-  WorkList<RowItem> work;            // the parts of rows with more than row_limit nonzeros
-  int64_t row_limit = 0;
-  int rows_per_warp = 1;
-  bool tiles = false;        // the kernels of tiles, see GraphTiles
-  float* partial = nullptr;  // [work.partials][heads of all batches][graph_partial_floats]
+  CsrView a;  // A, or A^T in the pass over columns
+  // [entry_count] in the order in which they are taken; the first `work.partials` are parts, each with
+  // the partial sums of its number. Null: the rows of `a` as they are.
+  const GraphEntry* entries = nullptr;
+  int64_t entry_count = 0;
+  const int32_t* row_ids = nullptr;  // without entries: of a; null: stored rows are the caller's
+  CutList work;                      // cuts have the caller's rows
+  int side_by_side = 1;              // GraphLanes::rows
+  int rounds = 1;                    // sets of rows that a warp takes one after another
+  float* partial = nullptr;          // [work.partials][heads of all batches][graph_partial_floats]
   GraphAttentionResult result;
   GraphAttentionGrads grads;
   IndexView nnz_index_map;  // pass over columns: index in A of each nonzero of A^T
 
-  // Items of work, each a warp's; `grads.att` has a sum for each.
-  GNNSPARSE_HD int64_t items() const {
-    return work.item_count + ceil_div<int64_t>(a.rows, rows_per_warp);
+  // `grads.att` has a sum for each.
+  GNNSPARSE_HD int64_t warps() const {
+    return ceil_div<int64_t>(entry_count, int64_t{side_by_side} * rounds);
   }
 };
 
@@ -110,7 +125,7 @@ struct GraphMapGrad {
 };
 
 // The lanes of a warp: 2^chunks_log lanes along the features of a head, 2^heads_log heads side by
-// side, and the edges of a row over what is left.
+// side, and rows over what is left.
 struct GraphLanes {
   int chunks_log = 0;
   int heads_log = 0;
@@ -122,41 +137,28 @@ struct GraphLanes {
     while (lanes.chunks_log + lanes.heads_log < 5 && (int64_t{1} << lanes.heads_log) < heads) {
       ++lanes.heads_log;
     }
-    // At most 8 edges side by side, so that a step has at most 32.
+    // At most 8 rows side by side: those of a warp wait for its longest one.
     if (lanes.chunks_log + lanes.heads_log < 2) lanes.chunks_log = 2 - lanes.heads_log;
     return lanes;
   }
   GNNSPARSE_HD constexpr int heads() const { return 1 << heads_log; }
-  GNNSPARSE_HD constexpr int edges_log() const { return 5 - chunks_log - heads_log; }
-  GNNSPARSE_HD constexpr int edges() const { return 1 << edges_log(); }
+  GNNSPARSE_HD constexpr int rows_log() const { return 5 - chunks_log - heads_log; }
+  GNNSPARSE_HD constexpr int rows() const { return 1 << rows_log(); }
   GNNSPARSE_HD constexpr int chunk(int lane) const { return lane & ((1 << chunks_log) - 1); }
   GNNSPARSE_HD constexpr int head(int lane) const {
     return lane >> chunks_log & ((1 << heads_log) - 1);
   }
-  GNNSPARSE_HD constexpr int edge(int lane) const { return lane >> (chunks_log + heads_log); }
+  GNNSPARSE_HD constexpr int row(int lane) const { return lane >> (chunks_log + heads_log); }
 };
 
-// Tiles of a row's edges as operands of Tensor Core products: in 16-bit storage, for dot products
-// and additive scores without any other term, dropout or mask. A warp takes as many neighbouring
-// heads at once as a product has columns, or fewer that have 128 features.
-struct GraphTiles {
-  static constexpr int kEdges = 16;  // of a tile
-  static constexpr int kMostHeads = 8;
-  static constexpr int kMostFeatures = 128;
-  // What the pass over rows keeps of an edge for each block of heads, in the storage type: the
-  // weights of kMostHeads heads, and then the gradients of their scores, of dot products unscaled.
-  static constexpr int kNumbers = 2 * kMostHeads;
-
-  // Heads of `width` features that a warp takes; 0: there is no kernel for such heads.
-  static constexpr int64_t heads(int64_t width) {
-    if (width != 8 && width != 16 && width != 32 && width != 64) return 0;
-    return kMostFeatures / width < kMostHeads ? kMostFeatures / width : kMostHeads;
-  }
-  // Blocks of heads.
-  static constexpr int64_t blocks(int64_t heads_of_all, int64_t width) {
-    return ceil_div(heads_of_all, heads(width));
-  }
-};
+// The lanes of a problem on a GPU.
+inline GraphLanes graph_lanes(const GraphAttentionProblem& problem) {
+  const AttentionProblem& base = problem.base;
+  const int64_t d = problem.score == Score::kAdditive ? 0 : base.d;
+  const int64_t of_values = base.dv > problem.terms.de ? base.dv : problem.terms.de;
+  const int64_t per_vector = 16 / size_of(storage_of(base.precision));
+  return GraphLanes::of(ceil_div(d > of_values ? d : of_values, per_vector), base.heads);
+}
 
 // Vectors of 16 bytes that a head may have: those of a warp's lanes.
 inline constexpr int kGraphChunks = 32;
@@ -168,6 +170,12 @@ inline constexpr int64_t kMostMappedHeads = 96;
 // Floats of a head's partial sums: four of its softmax, and features by whole vectors.
 GNNSPARSE_HD constexpr int64_t graph_partial_floats(int64_t d, int64_t dv, int64_t de) {
   return 4 + 8 * (ceil_div<int64_t>(d, 8) + ceil_div<int64_t>(dv, 8) + ceil_div<int64_t>(de, 8));
+}
+// Of additive scores: of the values twice.
+inline int64_t partial_floats_of(const GraphAttentionProblem& problem) {
+  const AttentionProblem& base = problem.base;
+  const bool additive = problem.score == Score::kAdditive;
+  return graph_partial_floats(base.d, base.dv, additive ? base.dv : problem.terms.de);
 }
 
 }  // namespace gnnsparse

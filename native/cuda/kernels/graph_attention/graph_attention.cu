@@ -19,31 +19,9 @@ void run(const GraphAttentionPass& p, AttentionPass pass, Stream stream) {
   }
 }
 
-template <Precision P>
-void run_tiles(const GraphAttentionPass& p, AttentionPass pass, Stream stream) {
-  switch (pass) {
-    case AttentionPass::kForward:
-      return GraphTileForwardUnit<P>::run(p, stream);
-    case AttentionPass::kRows:
-      return GraphTileRowGradUnit<P>::run(p, stream);
-    case AttentionPass::kColumns:
-      return GraphTileColumnGradUnit<P>::run(p, stream);
-    case AttentionPass::kFused:
-      throw std::invalid_argument("pass: graph attention has no fused backward pass");
-  }
-}
-
 }  // namespace
 
 void graph_attention(const GraphAttentionPass& p, AttentionPass pass, Stream stream) {
-  if (p.tiles) {
-    if (!current_architecture().async_copies) {
-      throw std::invalid_argument("tiles: need compute capability 8.0");
-    }
-    return dispatch_precision<OperandsOf16Bits>(
-        p.problem.base.precision, "tiles of graph attention",
-        [&](auto precision) { run_tiles<precision>(p, pass, stream); });
-  }
   dispatch_precision<EveryPrecision>(p.problem.base.precision, "graph attention",
                                      [&](auto precision) { run<precision>(p, pass, stream); });
 }

@@ -3,6 +3,7 @@
 // two numbers that the pass over the rows of A has kept of each edge.
 #pragma once
 
+#include "kernels/graph_attention/graph_additive_grad.cuh"
 #include "kernels/graph_attention/graph_parts.cuh"
 #include "kernels/graph_attention/graph_scores.cuh"
 #include "kernels/units.cuh"
@@ -19,21 +20,18 @@ template <Precision P, Score S, Terms T, bool kMasks>
 class GraphColumnGrad {
  public:
   static constexpr int kElements = kPerVector<P>;
-  static constexpr bool kAdditive = S == Score::kAdditive;
   static constexpr bool kGatv2 = S == Score::kGatv2;
   static constexpr bool kFeatures = T != Terms::kNone;  // a gate, or features of gatv2
-  static constexpr int kBlocks = kFeatures || kGatv2 ? 4 : 5;
-  static constexpr int kBatch = !kFeatures ? 4 : 2;   // edges that a lane takes in a step
-  static constexpr int kStages = !kFeatures ? 2 : 3;  // steps that are on their way
+  static constexpr int kBlocks = kFeatures ? 5 : 7;
+  // Edges that are taken at once.
+  static constexpr int kBatch = kFeatures || kElements == 8 ? 2 : 3;
   static constexpr bool kMaps = true;
-  static constexpr bool kReadsNumbers = false;
   using Floats = float[kElements];
   static constexpr int kQuery = 0;
-  static constexpr int kGrad = kAdditive ? 0 : 1;
+  static constexpr int kGrad = 1;
   static constexpr int kTerm = kGrad + 1;
-  using EdgeCopies = GraphCopies<kTerm + kFeatures, 1, 8>;
-  using RowCopies = GraphCopies<kGatv2 ? 1 : 0, 0, 4>;
-  using Place = GraphPlace<EdgeCopies>;
+  using EdgeOperands = GraphOperands<kTerm + kFeatures, 1, 2>;
+  using RowOperands = GraphOperands<kGatv2, 0>;
 
   __device__ GraphColumnGrad(const GraphLaunch& p, const GraphLane& lane)
       : p_(p),
@@ -46,26 +44,24 @@ class GraphColumnGrad {
     if constexpr (kGatv2) load_attention_vector(p, lane, att_);
   }
 
-  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to, int row) const {
+  __device__ __forceinline__ void read_row(RowOperands& to, int row) const {
     if constexpr (kGatv2) {
       const char* start = start_of(p_.k, lane_) + 16 * lane_.chunk;
-      to.copy_vector(0, row_at(start, p_.k, row), has_query_);
+      to.read_vector(0, row_at(start, p_.k, row), has_query_);
     }
   }
   // `column` is a row of A, and `nonzero` one of A too.
-  __device__ __forceinline__ void fetch_edge(const Place& to, int32_t column, int64_t nonzero,
-                                             bool has) const {
-    if constexpr (!kAdditive) {
-      to.copy_vector(kQuery, row_at(queries_, p_.q, column), has && has_query_);
-    }
-    to.copy_vector(kGrad, row_at(grads_, p_.grad, column), has && has_grad_);
-    to.copy_number(0, edges_ + nonzero * p_.edges.row, has);
+  __device__ __forceinline__ void read_edge(EdgeOperands& to, int32_t column,
+                                            int64_t nonzero) const {
+    to.read_vector(kQuery, row_at(queries_, p_.q, column), has_query_);
+    to.read_vector(kGrad, row_at(grads_, p_.grad, column), has_grad_);
+    to.read_number(0, edges_ + nonzero * p_.edges.row);
     if constexpr (kFeatures) {
       // The gate of a dot product's key, or the features of a key of gatv2.
       const GraphArray& from = kGatv2 ? p_.features : p_.gate;
       const bool is_used = from.data != nullptr && (!kGatv2 || p_.problem.terms.to_keys);
-      to.copy_vector(kTerm, start_of(from, lane_, nonzero) + 16 * lane_.chunk,
-                     has && has_query_ && is_used);
+      to.read_vector(kTerm, start_of(from, lane_, nonzero) + 16 * lane_.chunk,
+                     has_query_ && is_used);
     }
   }
 
@@ -75,38 +71,34 @@ class GraphColumnGrad {
 #pragma unroll
     for (float& sum : of_value_) sum = 0.0f;
   }
-  __device__ __forceinline__ void start(const GraphRow&, const GraphPlace<RowCopies>& from) {
+  __device__ __forceinline__ void start(const GraphRow&, const RowOperands& from) {
     if constexpr (kGatv2) to_floats<P>(from.vector(0), key_);
   }
 
   __device__ __forceinline__ void add(const GraphRow&, const GraphStep<GraphColumnGrad>& step) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const Place edge = step.place(i);
-      const float2 factors = edge.pair(0);
+      const EdgeOperands& edge = step.edge[i];
+      const float2 factors =
+          step.has[i] ? make_float2(edge.number(0), edge.number(0, 1)) : make_float2(0.0f, 0.0f);
       // The query of a masked edge may be infinite.
       if (kMasks && factors.x == 0.0f && factors.y == 0.0f) continue;
       Floats x;
       to_floats<P>(edge.vector(kGrad), x);
       add_scaled(of_value_, factors.x, x);
-      if constexpr (kAdditive) {
-        of_key_[0] += factors.y;
-      } else {
-        to_floats<P>(edge.vector(kQuery), x);
-        add_key(x, edge, factors.y);
-      }
+      to_floats<P>(edge.vector(kQuery), x);
+      add_key(x, edge, factors.y);
     }
   }
 
   __device__ void finish(const GraphRow& row) {
-    add_over_edges(lane_, of_value_, of_key_);
-    if (!lane_.is_own || lane_.edge != 0) return;
+    if (!lane_.is_own) return;
     if constexpr (kGatv2) {
 #pragma unroll
       for (int j = 0; j < kElements; ++j) of_key_[j] *= att_[j];
     }
     const bool is_sum = is_one_gradient(p_);
-    if (is_sum && !kAdditive) {
+    if (is_sum) {
 #pragma unroll
       for (int j = 0; j < kElements; ++j) of_key_[j] += of_value_[j];
     }
@@ -114,16 +106,13 @@ class GraphColumnGrad {
     if (p_.grads.v.data != nullptr && !is_sum) {
       store_result<P>(p_.to_v, lane_, row.row, p_.dv_chunks, of_value_);
     }
-    if (p_.grads.k.data == nullptr) return;
-    if constexpr (kAdditive) {
-      if (lane_.chunk == 0) *numbers_of(p_.grads.k, lane_, row.row) = of_key_[0];
-    } else {
+    if (p_.grads.k.data != nullptr) {
       store_result<P>(p_.to_k, lane_, row.row, p_.d_chunks, of_key_);
     }
   }
 
  private:
-  __device__ __forceinline__ void add_key(Floats& query, const Place& edge, float factor) {
+  __device__ __forceinline__ void add_key(Floats& query, const EdgeOperands& edge, float factor) {
     if constexpr (kGatv2) {
       Floats features = {};
       if constexpr (kFeatures) to_floats<P>(edge.vector(kTerm), features);
@@ -146,11 +135,7 @@ class GraphColumnGrad {
 
   __device__ void store_parts(int partial) const {
     float* to = partial_of(p_, lane_, partial);
-    if constexpr (kAdditive) {
-      if (lane_.chunk == 0) to[0] = of_key_[0];
-    } else {
-      store_sums(to, lane_, 0, p_.d_chunks, of_key_);
-    }
+    store_sums(to, lane_, 0, p_.d_chunks, of_key_);
     store_sums(to, lane_, kElements * p_.d_chunks, p_.dv_chunks, of_value_);
   }
 
@@ -163,7 +148,7 @@ class GraphColumnGrad {
   bool has_grad_;
   float key_[kElements] = {};
   float att_[kElements] = {};
-  float of_key_[kAdditive ? 1 : kElements] = {};
+  float of_key_[kElements] = {};
   float of_value_[kElements] = {};
 };
 
@@ -182,7 +167,7 @@ void GraphColumnGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) 
   const auto with = [&](auto score, auto terms) {
     const auto of = [&](auto masks) {
       using Pass = GraphColumnGrad<P, score, terms, masks>;
-      launch_stream<Pass>(p, graph_column_grad_kernel<Pass>, call, stream);
+      launch_rows(p, graph_column_grad_kernel<Pass>, call, stream);
     };
     if constexpr (terms == Terms::kNone) {
       if (!p.has_extras()) return of(std::false_type());
@@ -200,8 +185,7 @@ void GraphColumnGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) 
       break;
     }
     case Score::kAdditive:
-      with(integral_constant<Score, Score::kAdditive>(), none);
-      break;
+      return run_additive_columns<P>(p, call, stream);
     case Score::kGatv2: {
       constexpr integral_constant<Score, Score::kGatv2> gatv2;
       p.features.data != nullptr ? with(gatv2, features) : with(gatv2, none);

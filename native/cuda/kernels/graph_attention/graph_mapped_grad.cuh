@@ -2,7 +2,7 @@
 // and its score add. The numbers of edges are those that the pass over rows has kept.
 #pragma once
 
-#include "kernels/graph_attention/graph_stream.cuh"
+#include "kernels/graph_attention/graph_loop.cuh"
 #include "kernels/units.cuh"
 
 namespace gnnsparse::cuda {
@@ -33,16 +33,15 @@ __global__ void __launch_bounds__(kGraphThreads)
     const DenseView of = from.of(lane.batch, h);
     return round_decoded<P>(load_scalar(of.data, of.dtype, row * of.stride + feature));
   };
-  const WarpRows rows(p, lane.item, lane.id);
-  for (int r = 0; r < rows.rows(); ++r) {
-    const GraphRow row = rows.row(r);
+  for (int r = 0; r < p.side_by_side; ++r) {
+    const GraphRow row = row_of(p, lane.item * p.side_by_side + r);
     if (row.count <= 0) continue;
     for (int h = 0; h < heads; ++h) {
       vectors[h * kMappedTile] =
           make_float2(load(p.grads.mapped, h, row.row), load(p.problem.terms.mapped_q, h, row.row));
     }
     for (int e = 0; e < row.count; ++e) {
-      const int64_t nonzero = row.begin() + e;
+      const int64_t nonzero = row.begin + e;
       const char* numbers = p.edges.data + lane.batch * p.edges.batch + nonzero * p.edges.row;
       float sum = 0.0f;
       for (int h = 0; h < heads; ++h) {
@@ -70,7 +69,7 @@ void GraphMappedGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) 
   prefer_shared_memory(graph_mapped_grad_kernel<P>, static_cast<int>(kMost), prepared);
   const int64_t tiles = ceil_div<int64_t>(p.problem.terms.de, kMappedTile);
   launch_shared(call, graph_mapped_grad_kernel<P>,
-                grid_of(p.items(), kGraphWarps, p.problem.base.batches * tiles, call),
+                grid_of(p.warps(), kGraphWarps, p.problem.base.batches * tiles, call),
                 kGraphThreads, static_cast<uint32_t>(mapped_grad_bytes(p.problem.base.heads)),
                 stream, p);
 }

@@ -1,7 +1,7 @@
 // The sums of the parts of long rows, for gradients that are sums over a row's edges.
 #pragma once
 
-#include "kernels/graph_attention/graph_stream.cuh"
+#include "kernels/graph_attention/graph_loop.cuh"
 
 namespace gnnsparse::cuda {
 
@@ -17,7 +17,7 @@ template <int kElements>
 __device__ void add_parts(const GraphLaunch& p, const GraphLane& lane, const Cut& cut,
                           const SumOfParts& of) {
   if (of.to.data == nullptr) return;
-  const int row = p.row_ids != nullptr ? p.row_ids[cut.index] : cut.index;
+  const int row = cut.index;
   if (of.chunks == 0) {
     if (lane.chunk != 0) return;
     float sum = 0.0f;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kGraphThreads)
     add_graph_parts_kernel(const __grid_constant__ GraphLaunch p, const SumOfParts first,
                            const SumOfParts second) {
   const GraphLane lane(p);
-  if (lane.item >= p.work.cut_count || lane.edge != 0 || !lane.is_own) return;
+  if (lane.item >= p.work.cut_count || lane.row != 0 || !lane.is_own) return;
   const Cut cut = p.work.cuts[lane.item];
   add_parts<kPerVector<P>>(p, lane, cut, first);
   add_parts<kPerVector<P>>(p, lane, cut, second);

@@ -59,9 +59,10 @@ struct GraphLaunch : GraphAttentionPass {
   int d_chunks = 0;
   int dv_chunks;
   int de_chunks;
+  int second_chunks;  // of what the forward pass sums beside values
   GraphArray q, k, v, features, gate, mapped, mapped_q, bias;
-  GraphResult to_out, to_mapped, to_shift, to_scale, to_q, to_mapped_q, to_k, to_v, to_features;
-  GraphArray out, shift, scale, grad, grad_mapped, grad_weights, inner, edges;
+  GraphResult to_out, to_second, to_shift, to_scale, to_q, to_mapped_q, to_k, to_v, to_features;
+  GraphArray out, shift, scale, grad, grad_mapped, grad_weights, inner, edges, above, numbers;
   // Whether keys are values, as GATv2 has them: an edge has one row to read.
   bool keys_are_values;
   uint32_t partial_floats;
@@ -75,8 +76,9 @@ struct GraphLaunch : GraphAttentionPass {
     if (problem.score != Score::kAdditive) d_chunks = chunks(base.d);
     dv_chunks = chunks(base.dv);
     de_chunks = chunks(problem.terms.de);
-    const int widest = d_chunks > dv_chunks ? d_chunks : dv_chunks;
-    lanes = GraphLanes::of(widest > de_chunks ? widest : de_chunks, base.heads);
+    const bool has_above = result.above.data != nullptr;
+    second_chunks = has_above ? dv_chunks : de_chunks;
+    lanes = graph_lanes(problem);
     head_blocks = static_cast<int>(ceil_div<int64_t>(base.heads, lanes.heads()));
     q = GraphArray(base.q);
     k = GraphArray(base.k);
@@ -96,7 +98,8 @@ struct GraphLaunch : GraphAttentionPass {
     to_k = GraphResult(grads.k, base.d, storage, elements);
     to_v = GraphResult(grads.v, base.dv, storage, elements);
     to_features = GraphResult(grads.features, base.d, storage, elements);
-    to_mapped = GraphResult(result.mapped, problem.terms.de, storage, elements);
+    to_second = has_above ? GraphResult(result.above, base.dv, storage, elements)
+                          : GraphResult(result.mapped, problem.terms.de, storage, elements);
     to_mapped_q = GraphResult(grads.mapped_q, problem.terms.de, storage, elements);
     out = GraphArray(result.out);
     shift = GraphArray(result.stats);
@@ -106,9 +109,11 @@ struct GraphLaunch : GraphAttentionPass {
     grad_weights = GraphArray(grads.weights);
     inner = GraphArray(grads.inner);
     edges = GraphArray(grads.edges);
+    above = GraphArray(result.above);
+    numbers = GraphArray(grads.numbers);
     keys_are_values = k.data == v.data && k.batch == v.batch && k.head == v.head &&
                       k.row == v.row && d_chunks == dv_chunks;
-    partial_floats = static_cast<uint32_t>(graph_partial_floats(base.d, base.dv, problem.terms.de));
+    partial_floats = static_cast<uint32_t>(partial_floats_of(problem));
     score_scale = kLog2E * base.scale;
   }
   // Whether an edge's weight depends on more than the score's own terms.
@@ -120,32 +125,32 @@ struct GraphLaunch : GraphAttentionPass {
   }
 };
 
-// A lane's place: its part of a head, and its share of the edges.
+// A lane's place: its row of those side by side, and its part of a head.
 struct GraphLane {
   int id;
   int chunk;
-  int chunks;   // lanes of a head
-  int head;     // lanes past the last head repeat its work
-  bool is_own;  // that is not the case
-  int edge;
-  int edges;       // side by side along the lanes
-  int edge_lanes;  // of each of these
+  int chunks;     // lanes of a head
+  int head;       // lanes past the last head repeat its work
+  bool is_own;    // that is not the case
+  int row;        // of the rows side by side
+  int rows;       // side by side
+  int row_lanes;  // of each of these
   int batch;
   int64_t item;
 
   __device__ explicit GraphLane(const GraphLaunch& p) {
     id = threadIdx.x % 32;
     const int block = static_cast<int>(blockIdx.y);
-    batch = block / p.head_blocks;
+    batch = p.head_blocks == 1 ? block : block / p.head_blocks;
     const int h = (block - batch * p.head_blocks) * p.lanes.heads() + p.lanes.head(id);
     const int last = static_cast<int>(p.problem.base.heads) - 1;
     chunk = pin_register(p.lanes.chunk(id));
     chunks = pin_register(1 << p.lanes.chunks_log);
     head = min(h, last);
     is_own = h <= last;
-    edge = pin_register(p.lanes.edge(id));
-    edges = pin_register(p.lanes.edges());
-    edge_lanes = pin_register(32 >> p.lanes.edges_log());
+    row = p.lanes.row(id);
+    rows = p.lanes.rows();
+    row_lanes = 32 >> p.lanes.rows_log();
     item = int64_t{blockIdx.x} * kGraphWarps + threadIdx.x / 32;
   }
   // Counted over all batches.
@@ -158,13 +163,10 @@ struct GraphLane {
 
 // A row, or a part of a long one.
 struct GraphRow {
-  int64_t base;  // an edge
-  int first;     // the row's first edge, counted from there
-  int count;
-  int row;      // in the caller's numbering
-  int partial;  // index of its partial sums; -1: it is a whole row
-
-  __device__ int64_t begin() const { return base + first; }
+  int64_t begin = 0;  // its first edge
+  int count = -1;
+  int row = 0;       // in the caller's numbering
+  int partial = -1;  // index of its partial sums; -1: it is a whole row
 };
 
 // Where the lane's head begins in an array, `first` rows after its first. Its stride is read from
@@ -189,7 +191,7 @@ struct GraphVectors {
 
   GraphVectors() = default;
   __device__ GraphVectors(const GraphArray& array, const GraphLane& lane, int chunks)
-      : start(pin_register(start_of(array, lane) + 16 * lane.chunk)),
+      : start(start_of(array, lane) + 16 * lane.chunk),
         has(array.data != nullptr && lane.chunk < chunks) {}
 };
 
@@ -248,15 +250,14 @@ __device__ __forceinline__ void add_over_chunks(const GraphLane& lane, float (&x
   }
 }
 
-// Adds up over the lanes that take other edges of the row.
-template <int... kCounts>
-__device__ __forceinline__ void add_over_edges(const GraphLane& lane, float (&... x)[kCounts]) {
-  const auto add = [](int offset, auto& of) {
-#pragma unroll
-    for (float& value : of) value += __shfl_xor_sync(kWarp, value, offset);
-  };
+// Adds up over the rows side by side.
+template <int kCount>
+__device__ __forceinline__ void add_over_rows(const GraphLane& lane, float (&x)[kCount]) {
 #pragma unroll 1
-  for (int offset = 16; offset >= lane.edge_lanes; offset >>= 1) (add(offset, x), ...);
+  for (int offset = 16; offset >= lane.row_lanes; offset >>= 1) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] += __shfl_xor_sync(kWarp, x[i], offset);
+  }
 }
 
 template <int kElements>

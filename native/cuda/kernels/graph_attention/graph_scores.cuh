@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "kernels/graph_attention/graph_stream.cuh"
+#include "kernels/graph_attention/graph_loop.cuh"
 
 namespace gnnsparse::cuda {
 
@@ -24,7 +24,7 @@ __device__ void load_attention_vector(const GraphLaunch& p, const GraphLane& lan
   }
 }
 
-// Has the key, value and terms of edges copied, and makes scores of them. It is the part of a pass
+// Reads the key, value and terms of edges, and makes scores of them. It is the part of a pass
 // that forward and backward share.
 template <Precision P, Score S, Terms T, bool kExtras>
 class GraphScores {
@@ -39,65 +39,63 @@ class GraphScores {
   static constexpr int kTerm = kValue + 1;
   static constexpr int kGate = kTerm + 1;
   static constexpr int kMappedQuery = 1;
-  // Whether there are features and nothing else besides, in 16 bits: whole rows fit into fewer,
-  // larger steps.
-  static constexpr bool kOnlyFeatures = (T == Terms::kFeatures || T == Terms::kMapped) &&
-                                        S == Score::kDot && !kExtras && kElements == 8;
-  using EdgeCopies = GraphCopies<kTerm + (T != Terms::kNone) + kGated, kAdditive, 4>;
+  using EdgeOperands = GraphOperands<kTerm + (T != Terms::kNone) + kGated, kAdditive>;
   static constexpr int kRowVectors = (kAdditive ? 0 : 1) + (T == Terms::kMapped);
   static constexpr int kRowNumbers = kAdditive;
   using Floats = float[kElements];
-  using Place = GraphPlace<EdgeCopies>;
 
   __device__ GraphScores(const GraphLaunch& p, const GraphLane& lane)
       : p_(p),
         lane_(lane),
         keys_(pin_register(start_of(p.k, lane) + (kAdditive ? 0 : 16 * lane.chunk))),
         values_(pin_register(start_of(p.v, lane) + 16 * lane.chunk)),
-        queries_(pin_register(start_of(p.q, lane) + (kAdditive ? 0 : 16 * lane.chunk))),
         has_key_(lane.chunk < p.d_chunks),
         has_value_(lane.chunk < p.dv_chunks) {
-    if constexpr (T == Terms::kMapped) mapped_queries_ = {p.mapped_q, lane, p.de_chunks};
     if constexpr (S == Score::kGatv2) load_attention_vector(p, lane, att_);
     if (kExtras && p.problem.base.seed != nullptr) philox_ = philox_key(*p.problem.base.seed);
   }
 
-  __device__ __forceinline__ void fetch_edge(const Place& to, int32_t column, int64_t nonzero,
-                                             bool has) const {
+  __device__ __forceinline__ void read_edge(EdgeOperands& to, int32_t column,
+                                            int64_t nonzero) const {
     const char* key = row_at(keys_, p_.k, column);
     if constexpr (kAdditive) {
-      to.copy_number(0, key, has);
+      to.read_number(0, key);
     } else {
-      to.copy_vector(kKey, key, has && has_key_);
+      to.read_vector(kKey, key, has_key_);
     }
-    if (!shares()) to.copy_vector(kValue, row_at(values_, p_.v, column), has && has_value_);
+    if (shares()) {
+      to.copy_vector(kValue, kKey);
+    } else {
+      to.read_vector(kValue, row_at(values_, p_.v, column), has_value_);
+    }
     if constexpr (T == Terms::kMapped) {
-      fetch_term(to, kTerm, p_.mapped, nonzero, has && lane_.chunk < p_.de_chunks);
+      read_term(to, kTerm, p_.mapped, nonzero, lane_.chunk < p_.de_chunks);
     }
     if constexpr (kFeatures) {
-      fetch_term(to, kTerm, p_.features, nonzero, has && has_key_);
-      if constexpr (kGated) fetch_term(to, kGate, p_.gate, nonzero, has && has_key_);
+      read_term(to, kTerm, p_.features, nonzero, has_key_);
+      if constexpr (kGated) read_term(to, kGate, p_.gate, nonzero, has_key_);
     }
   }
-  template <class RowPlace>
-  __device__ __forceinline__ void fetch_row(const RowPlace& to, int row) const {
-    const char* query = row_at(queries_, p_.q, row);
+  template <class RowOperands>
+  __device__ __forceinline__ void read_row(RowOperands& to, int row) const {
+    const char* query =
+        row_at(start_of(p_.q, lane_) + (kAdditive ? 0 : 16 * lane_.chunk), p_.q, row);
     if constexpr (kAdditive) {
-      to.copy_number(0, query, true);
+      to.read_number(0, query);
     } else {
-      to.copy_vector(0, query, has_key_);
+      to.read_vector(0, query, has_key_);
     }
     if constexpr (T == Terms::kMapped) {
-      to.copy_vector(kMappedQuery, row_at(mapped_queries_.start, p_.mapped_q, row),
-                     mapped_queries_.has);
+      const GraphVectors queries(p_.mapped_q, lane_, p_.de_chunks);
+      to.read_vector(kMappedQuery, row_at(queries.start, p_.mapped_q, row), queries.has);
     }
   }
 
   // Takes the row's query.
-  template <class RowPlace>
-  __device__ __forceinline__ void start(const GraphRow& row, const RowPlace& from) {
+  template <class RowOperands>
+  __device__ __forceinline__ void start(const GraphRow& row, const RowOperands& from) {
     row_ = row.row;
-    begin_ = row.begin();
+    begin_ = row.begin;
     if constexpr (kAdditive) {
       own_ = from.number(0);
     } else {
@@ -111,7 +109,7 @@ class GraphScores {
     return kFeatures && p_.features.data != nullptr && of;
   }
   // An edge's key, gated and with its features.
-  __device__ __forceinline__ void key_of(const Place& edge, Floats& key) const {
+  __device__ __forceinline__ void key_of(const EdgeOperands& edge, Floats& key) const {
     to_floats<P>(edge.vector(kKey), key);
     if (has_gate()) {
       Floats gate;
@@ -122,27 +120,23 @@ class GraphScores {
     if (has_features(p_.problem.terms.to_keys)) add_features(edge, key);
   }
   // An edge's value with its features.
-  __device__ __forceinline__ void value_of(const Place& edge, Floats& value) const {
-    to_floats<P>(edge.vector(shares() ? kKey : kValue), value);
+  __device__ __forceinline__ void value_of(const EdgeOperands& edge, Floats& value) const {
+    to_floats<P>(edge.vector(kValue), value);
     if (has_features(p_.problem.terms.to_values)) add_features(edge, value);
   }
-  __device__ __forceinline__ void mapped_of(const Place& edge, Floats& mapped) const {
+  __device__ __forceinline__ void mapped_of(const EdgeOperands& edge, Floats& mapped) const {
     to_floats<P>(edge.vector(kTerm), mapped);
   }
 
   // The lane's part of a score, which the lanes of a head add up; of an additive score the argument
   // of its leaky_relu.
-  __device__ __forceinline__ float part_of(const Place& edge, int number) const {
-    Floats key;
-    return part_of(edge, number, key);
-  }
-  // The same, which leaves the key of edges without other terms there.
-  __device__ __forceinline__ float part_of(const Place& edge, int number, Floats& key) const {
+  __device__ __forceinline__ float part_of(const EdgeOperands& edge, int number) const {
     if constexpr (kAdditive) {
       float x = own_ + edge.number(0);
       if (kExtras && p_.features.data != nullptr) x += number_of(p_.features, number);
       return x;
     } else {
+      Floats key;
       key_of(edge, key);
       float sum = 0.0f;
       if constexpr (S == Score::kGatv2) {
@@ -165,7 +159,8 @@ class GraphScores {
 
   // A finished score to base 2, of the sum of its parts.
   __device__ __forceinline__ float score_of(float sum, int number) const {
-    float score = S == Score::kDot ? p_.score_scale * sum : kLog2E * unclamped(sum);
+    // Rounded, as other kernels round it, before anything is added.
+    float score = S == Score::kDot ? p_.score_scale * sum : __fmul_rn(kLog2E, unclamped(sum));
     if constexpr (kExtras) {
       // Comparisons let NaN through.
       const float clamp = p_.problem.clamp * kLog2E;
@@ -214,12 +209,12 @@ class GraphScores {
   __device__ __forceinline__ int32_t column_of(int number) const {
     return __ldg(p_.a.indices + begin_ + number);
   }
-  __device__ __forceinline__ void fetch_term(const Place& to, int i, const GraphArray& from,
-                                             int64_t nonzero, bool has) const {
-    to.copy_vector(i, start_of(from, lane_, nonzero) + 16 * lane_.chunk,
+  __device__ __forceinline__ void read_term(EdgeOperands& to, int i, const GraphArray& from,
+                                            int64_t nonzero, bool has) const {
+    to.read_vector(i, start_of(from, lane_, nonzero) + 16 * lane_.chunk,
                    has && from.data != nullptr);
   }
-  __device__ void add_features(const Place& edge, Floats& to) const {
+  __device__ void add_features(const EdgeOperands& edge, Floats& to) const {
     Floats features;
     to_floats<P>(edge.vector(kTerm), features);
 #pragma unroll
@@ -230,8 +225,6 @@ class GraphScores {
   const GraphLane& lane_;
   const char* keys_;
   const char* values_;
-  const char* queries_;
-  GraphVectors mapped_queries_;
   bool has_key_;
   bool has_value_;
   PhiloxKey philox_;
