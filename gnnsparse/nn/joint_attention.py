@@ -107,13 +107,13 @@ class _JointAttention(torch.autograd.Function):
         product = F.linear(read, weight, more)
         result = Result(*schema.run_graph(joint.call(product, att, seed), False, for_grads=True)[:4])
         ctx.joint = joint
-        results = read, product, result.out, result.stats, result.above
+        results = read, product, result.out, result.stats, result.sloped
         ctx.save_for_backward(x, weight, bias, att, added, seed, *results)
         return joint.added(result.out, product, after)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        *inputs, seed, read, product, out, stats, above = alive(ctx.saved_tensors)
+        *inputs, seed, read, product, out, stats, sloped = alive(ctx.saved_tensors)
         needs = ctx.needs_input_grad[:5]
         if needs_grad(grad, *inputs) or is_batch_of_gradients(grad) or not is_plain(grad):
             found = schema.with_graph(lambda again: _by_operations(again, seed, ctx.joint, product.dtype),
@@ -121,7 +121,7 @@ class _JointAttention(torch.autograd.Function):
             return *found, None, None
         x, weight, bias, att, added = inputs
         grad = materialised(grad).contiguous()
-        joined, of_att = _gradients(ctx.joint, product, att, seed, Result(out, None, stats, above), grad)
+        joined, of_att = _gradients(ctx.joint, product, att, seed, Result(out, None, stats, sloped), grad)
         return (
             joined.mm(weight.to(joined.dtype)).to(x.dtype) if needs[0] else None,
             joined.t().mm(read).to(weight.dtype) if needs[1] else None,

@@ -21,8 +21,8 @@ from gnnsparse.runtime.memo import cached_property
 #: Bound on the K tiles of a matrix in panels, which work lists and kernels count in 32 bits.
 _MOST_TILES = 2**28
 #: Rows that are taken side by side by their lengths: neighbours, whose columns are likelier to be in L2. Rows
-#: of _LONG_ROW nonzeros or more come before all others, or the last of them would be waited for.
-_NEAR_ROWS, _LONG_ROW = 8192, 32
+#: of _LONG_ROW nonzeros or more, and of as many times the mean, come first, or the last would be waited for.
+_NEAR_ROWS, _LONG_ROW, _MEANS_OF_LONG = 512, 32, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,8 @@ def row_entries(csr: Csr, limit: int, row_ids: torch.Tensor | None) -> RowEntrie
     work, degrees, begin = cut_rows(csr, limit), csr.degrees.long(), csr.indptr[:-1].long()
     item, first, count, _ = work.items.long().unbind(1)
     row = torch.arange(csr.rows, device=csr.device)
-    window = torch.where(degrees < _LONG_ROW, row // _NEAR_ROWS + 1, 0)
+    long = max(_LONG_ROW, _MEANS_OF_LONG * csr.nnz // max(csr.rows, 1))
+    window = torch.where(degrees < long, row // _NEAR_ROWS + 1, 0)
     order = torch.argsort((window + 1) * (limit + 1) - degrees.clamp(max=limit), stable=True)
     order = order[degrees[order] <= limit]
     ids = row if row_ids is None else row_ids.long()

@@ -114,7 +114,7 @@ void rows_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
   p.result = result.checked(call, Place::kGpu);
   require_stored(result.out, p.problem.base.precision, "out");
   require_stored(result.mapped, p.problem.base.precision, "mapped");
-  require_stored(result.above, p.problem.base.precision, "above");
+  require_stored(result.sloped, p.problem.base.precision, "sloped");
   require_row_stride(result.stats, "stats");
   p.grads = grads.of_rows(call, p.a.nnz, p.warps(), Place::kGpu);
   cuda::graph_attention(p, cuda::AttentionPass::kRows, stream_of(stream));

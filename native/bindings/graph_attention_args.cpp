@@ -147,8 +147,8 @@ GraphAttentionResult GraphAttentionResultHandle::checked(const GraphAttentionHan
   if (!stats.given) reject("stats", "is None");
   return {call.array(out, rows, call.problem.base.dv, place, "out"),
           call.array(mapped, rows, call.problem.terms.de, place, "mapped"),
-          call.numbers(stats, rows, above.given ? 3 : 2, place, "stats"),
-          call.array(above, rows, call.problem.base.dv, place, "above")};
+          call.numbers(stats, rows, sloped.given ? 3 : 2, place, "stats"),
+          call.array(sloped, rows, call.problem.base.dv, place, "sloped")};
 }
 
 void GraphAttentionGradsHandle::require_edges(const GraphAttentionHandle& call, Place place) const {
@@ -210,6 +210,7 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_columns(const GraphAttentionHa
   grads.edges = call.numbers(edges, nnz, 2, place, "edges");
   grads.numbers = call.numbers(numbers, call.queries, 4, place, "numbers");
   if (numbers.given) {
+    grads.weights = call.numbers(weights, nnz, 1, place, "grad_weights");
     grads.bias = call.numbers(bias, nnz, 1, place, "dbias");
     grads.features = call.numbers(features, nnz, 1, place, "dfeatures");
   }
@@ -264,8 +265,8 @@ void bind_graph_attention_args(py::module_& m) {
   using Result = GraphAttentionResultHandle;
   py::class_<Result>(m, "GraphAttentionResult")
       .def(py::init([](const HeadsHandle& out, const HeadsHandle& mapped, const HeadsHandle& stats,
-                       const HeadsHandle& above) { return Result{out, mapped, stats, above}; }),
-           py::arg("out"), py::arg("mapped"), py::arg("stats"), py::arg("above"));
+                       const HeadsHandle& sloped) { return Result{out, mapped, stats, sloped}; }),
+           py::arg("out"), py::arg("mapped"), py::arg("stats"), py::arg("sloped"));
   using Grads = GraphAttentionGradsHandle;
   py::class_<Grads>(m, "GraphAttentionGrads")
       .def(py::init<>())

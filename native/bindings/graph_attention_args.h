@@ -29,7 +29,7 @@ struct GraphAttentionHandle {
 };
 
 struct GraphAttentionResultHandle {
-  HeadsHandle out, mapped, stats, above;
+  HeadsHandle out, mapped, stats, sloped;
 
   GraphAttentionResult checked(const GraphAttentionHandle& call, Place place) const;
 };

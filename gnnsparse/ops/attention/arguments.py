@@ -120,15 +120,15 @@ class Result(NamedTuple):
 
     `stats` float32 [L, H, 2]: for each row what its scores are lowered by before they are exponents (on a GPU
     of 2), and the factor that makes the sum of its weights 1; 0 and 0 for rows without an edge that counts; 0
-    and 1 without softmax. `above` is what gradients of additive scores need on a GPU, None elsewhere: sums
-    [L, H, Dv] of values over the edges whose argument of leaky_relu is above 0, in the storage dtype; `stats`
-    have a third number then, the sum of their weights before dropout.
+    and 1 without softmax. `sloped` is what gradients of additive scores need on a GPU, None elsewhere: sums
+    [L, H, Dv] of slope * weight * value, with the slope of leaky_relu at an edge's argument, in the storage
+    dtype; `stats` have a third number then, the sum of slope * weight before dropout.
     """
 
     out: torch.Tensor
     mapped: torch.Tensor | None
     stats: torch.Tensor
-    above: torch.Tensor | None = None
+    sloped: torch.Tensor | None = None
 
     def times(self, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor:
         """Compute the sum over a row's edges of weight * its gradient through the results: float32 [L, H]."""

@@ -45,9 +45,9 @@ def _laid_out(call: GraphCall) -> GraphCall:
 
 
 def _laid_out_result(result: Result, storage: torch.dtype) -> Result:
-    out, mapped, stats, above = result
+    out, mapped, stats, sloped = result
     vectorized = arguments.vectorized
-    return Result(vectorized(out, storage), vectorized(mapped, storage), stats, vectorized(above, storage))
+    return Result(vectorized(out, storage), vectorized(mapped, storage), stats, vectorized(sloped, storage))
 
 
 def _fits(call: GraphCall) -> bool:
@@ -98,12 +98,9 @@ def _rows(kernels: KernelCache, call: GraphCall, for_att: bool = False) -> _nati
     )
 
 
-def keeps_above(call: GraphCall) -> bool:
-    """Return whether gradients come of the results that are kept for additive scores, `Result.above`.
-
-    They don't where scores are clamped: leaky_relu has three slopes then.
-    """
-    return call.score == "additive" and call.clamp == 0 and _fits(call)
+def keeps_sloped(call: GraphCall) -> bool:
+    """Return whether gradients come of `Result.sloped`."""
+    return call.score == "additive" and _fits(call)
 
 
 def graph_forward(call: GraphCall, for_grads: bool = True) -> Result:
@@ -112,15 +109,15 @@ def graph_forward(call: GraphCall, for_grads: bool = True) -> Result:
         with torch.no_grad():
             return unfused.graph_forward(call)[0]
     v, rows, heads = call.arrays.v, call.operand.shape[0], call.heads
-    mapped = above = None
+    mapped = sloped = None
     if call.arrays.mapped is not None and call.to_values:
         mapped = _rows_like(v, rows, heads, call.arrays.mapped.shape[1])
-    if for_grads and keeps_above(call):
+    if for_grads and keeps_sloped(call):
         storage = call.operand.precision.storage
-        above = torch.empty(rows, heads, v.shape[2], dtype=storage, device=v.device)
-    numbers = 2 if above is None else 3
+        sloped = torch.empty(rows, heads, v.shape[2], dtype=storage, device=v.device)
+    numbers = 2 if sloped is None else 3
     stats = torch.empty(rows, heads, numbers, dtype=torch.float32, device=v.device)
-    result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, stats, above)
+    result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, stats, sloped)
     kernels, gpu = call.operand.kernels, path()
     with gpu.current(v.device):
         call = _laid_out(call)
@@ -132,18 +129,12 @@ def graph_forward(call: GraphCall, for_grads: bool = True) -> Result:
 
 def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
     """Compute the weights after dropout, float32 [nnz, H]."""
-    if call.score == "additive" or not _fits(call):
+    if not _fits(call):
         with torch.no_grad():
             return unfused.graph_forward(call)[1]
-    v, storage = call.arrays.v, call.operand.precision.storage
-    # The pass over rows gives the weights beside the gradients, which are not read here.
-    zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
-    inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand(result.stats.shape[:2])
-    with path().current(v.device):
-        passes = _Backward(_laid_out(call), dict.fromkeys(Arrays._fields, False))
-        result, zeros = _laid_out_result(result, storage), arguments.vectorized(zeros, storage)
-        edges, _ = passes.rows(result, out=zeros, inner=inner)
-    return edges[..., 0]
+    with path().current(call.arrays.v.device):
+        call = _laid_out(call)
+        return _Backward(call, dict.fromkeys(Arrays._fields, False)).edges(result)[..., 0]
 
 
 class _Backward:
@@ -212,25 +203,50 @@ class _Backward:
             )  # fmt: skip
         return {**found, "v": None} if is_one else found
 
-    def additive(self, result: Result, grad: torch.Tensor, inner: torch.Tensor | None) -> Arrays:
-        """Run both passes of additive scores, which keep nothing of edges."""
-        call, operand, nnz = self.call, self.call.operand, self.call.operand.nnz
+    def edges(self, result: Result) -> torch.Tensor:
+        """Compute the weights of edges after dropout, of additive scores also times the slopes: [nnz, H, 2]."""
+        call, v, storage = self.call, self.call.arrays.v, self.call.operand.precision.storage
+        zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
+        inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand(result.stats.shape[:2])
+        zeros = arguments.vectorized(zeros, storage)
+        if call.score != "additive":
+            # The pass over rows gives the weights beside the gradients, which are not read here.
+            return self.rows(_laid_out_result(result, storage), out=zeros, inner=inner)[0]
+        edges = self._numbers(call.operand.nnz, 2)
+        numbers = torch.stack((call.arrays.q, *result.stats.unbind(-1)[:2], inner), -1)
+        self._additive_columns(out=zeros, numbers=numbers, edges=edges)
+        return edges
+
+    def additive(
+        self, result: Result, grad: torch.Tensor, inner: torch.Tensor | None, weights: torch.Tensor | None
+    ) -> Arrays:
+        """Run both passes of additive scores, which keep nothing of edges; `weights`: their gradient."""
+        call, operand, nnz, of_edges = self.call, self.call.operand, self.call.operand.nnz, None
         numbers, dq = self._numbers(operand.shape[0], 4), self._like("q")
-        stream = operand.kernels.streams.current()
+        if weights is not None:
+            of_edges = row_sums(operand, self.edges(result) * weights[..., None])
+            inner = None if inner is None else inner + of_edges[..., 0]
         path().native.cuda_graph_attention_rows(
             self._problem, _rows(operand.kernels, call), arguments.result_argument(result),
-            arguments.graph_grads_argument(call.heads, out=grad, inner=inner, numbers=numbers, q=dq), stream,
+            arguments.graph_grads_argument(call.heads, out=grad, inner=inner, numbers=numbers, q=dq),
+            operand.kernels.streams.current(),
         )  # fmt: skip
+        if dq is not None and of_edges is not None:
+            dq += of_edges[..., 1]
         bias = self._numbers(nnz, 1)[..., 0] if self.needs["bias"] else None
         found = Arrays(dq, self._like("k"), self._like("v"), bias=bias, features=self._like("features"))
         written = {name: getattr(found, name) for name in ("k", "v", "bias", "features")}
         if any(x is not None for x in written.values()):
-            path().native.cuda_graph_attention_columns(
-                self._problem, _rows(operand.T.kernels, call),
-                arguments.graph_grads_argument(call.heads, out=grad, numbers=numbers, **written),
-                operand.transpose_map, stream,
-            )  # fmt: skip
+            self._additive_columns(out=grad, numbers=numbers, weights=weights, **written)
         return found
+
+    def _additive_columns(self, **tensors: torch.Tensor | None) -> None:
+        operand = self.call.operand
+        path().native.cuda_graph_attention_columns(
+            self._problem, _rows(operand.T.kernels, self.call),
+            arguments.graph_grads_argument(self.call.heads, **tensors), operand.transpose_map,
+            operand.kernels.streams.current(),
+        )  # fmt: skip
 
     def of_mapped(self, edges: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor | None:
         """Run the pass for the gradient of the mapped features [nnz, d_e], which is a sum over heads."""
@@ -251,8 +267,7 @@ def graph_backward(
     grad_weights: torch.Tensor | None, needs: tuple[bool, ...], into: Arrays | None = None,
 ) -> Arrays:  # fmt: skip
     """Compute the gradients of `schema.graph_gradients`."""
-    additive = call.score == "additive"
-    if not _fits(call) or (additive and (result.above is None or grad_weights is not None)):
+    if not _fits(call):
         return unfused.graph_backward(call, grad_out, grad_mapped, grad_weights, needs)
     given, storage, inner = call.arrays, call.operand.precision.storage, None
     with path().current(grad_out.device):
@@ -264,16 +279,15 @@ def graph_backward(
         of_mapped = result.mapped is not None and grad_mapped is not None
         if call.normalize and (grad_weights is not None or of_mapped or result.out.dtype != storage):
             inner = result.times(grad_out, grad_mapped)
-            if grad_weights is not None:
-                inner += row_sums(call.operand, graph_weights(call, result) * grad_weights)
         passes = _Backward(call, dict(zip(Arrays._fields, needs, strict=True)), into)
-        result = _laid_out_result(result, storage)
-        if additive:
-            return arguments.of_all_heads(passes.additive(result, grad_out, inner), given)
+        stored = _laid_out_result(result, storage)
+        if call.score == "additive":
+            return arguments.of_all_heads(passes.additive(stored, grad_out, inner, grad_weights), given)
+        if inner is not None and grad_weights is not None:
+            inner += row_sums(call.operand, passes.edges(result)[..., 0] * grad_weights)
         edges, found = passes.rows(
-            result, out=grad_out, weights=grad_weights, inner=inner,
-            mapped=grad_mapped,
-        )  # fmt: skip
+            stored, out=grad_out, weights=grad_weights, inner=inner, mapped=grad_mapped
+        )
         of_columns, mapped = passes.columns(edges, grad_out), passes.of_mapped(edges, grad_mapped)
         return arguments.of_all_heads(found._replace(**of_columns, mapped=mapped), given)
 

@@ -139,8 +139,8 @@ def require_rows(operand: SparseOperand) -> None:
 
 def outputs_of(result: Result, weights: torch.Tensor | None) -> Outputs:
     """Return results as an operator does."""
-    mapped, above, weights = _or_empty((result.mapped, result.above, weights), result.out)
-    return result.out, mapped, result.stats, above, weights
+    mapped, sloped, weights = _or_empty((result.mapped, result.sloped, weights), result.out)
+    return result.out, mapped, result.stats, sloped, weights
 
 
 def _with_queries(call: GraphCall) -> GraphCall:
@@ -175,9 +175,9 @@ def graph_gradients(
 
     A GPU writes those of q, k and v to the tensors `into`, where they have the dtype that its kernels write.
     """
-    out, mapped, stats, above = outputs
+    out, mapped, stats, sloped = outputs
     mapped = mapped if call.arrays.mapped is not None and call.to_values else None
-    result = Result(out, mapped, stats, above if above is not None and above.numel() > 0 else None)
+    result = Result(out, mapped, stats, sloped if sloped is not None and sloped.numel() > 0 else None)
     grad_out, grad_mapped, grad_weights = (None if g is None else materialised(g) for g in grads)
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
     backend, a, mapped, needs_map = _backend(call.operand), call.arrays, result.mapped, needs[-1]
@@ -449,7 +449,7 @@ def _fake_graph(*arguments: Any) -> Outputs:
     require_rows(call.operand)
     rows, (_, heads, width), mapped = call.operand.shape[0], call.arrays.v.shape, call.arrays.mapped
     new, storage = call.arrays.v.new_empty, call.operand.precision.storage
-    keeps = _backend(call.operand) is cuda_rows and cuda_rows.keeps_above(call)
+    keeps = _backend(call.operand) is cuda_rows and cuda_rows.keeps_sloped(call)
     return (
         new(rows, heads, width),
         new((rows, heads, mapped.shape[-1]) if mapped is not None and call.to_values else 0),
@@ -490,7 +490,7 @@ register(
     _GraphAttention.backward,
 )
 register(
-    f"graph_attention_grad({_TENSORS}, Tensor out, Tensor result_mapped, Tensor stats, Tensor above, "
+    f"graph_attention_grad({_TENSORS}, Tensor out, Tensor result_mapped, Tensor stats, Tensor sloped, "
     f"Tensor? grad_out, Tensor? grad_mapped, Tensor? grad_weights, int operand, bool[{_ARRAYS}] needs, "
     f"{_OPTIONS}) -> ({', '.join(['Tensor'] * _ARRAYS)})",
     _run_graph_grad,

@@ -49,10 +49,10 @@ struct GraphAttentionResult {
       mapped;  // [.., L, de] any type: sums of weight * terms.mapped; without data: not wanted,
                // and in the backward pass on a GPU never read: they are in `out` or in `inner`
   HeadsView stats;  // [.., L, 2] float32: SoftmaxStats; {0, 1} with normalize = false
-  // kAdditive, on a GPU: [.., L, dv] in the storage type: sums of weight * value over the edges
-  // whose argument of leaky_relu is above 0; `stats` have a third number then, the sum of their
-  // weights before dropout. Without data: there will be no gradients.
-  HeadsView above;
+  // kAdditive, on a GPU: [.., L, dv] in the storage type: sums of slope * weight * value, with the
+  // slope of the score at its argument; `stats` have a third number then, the sum of slope * weight
+  // before dropout. Without data: there will be no gradients.
+  HeadsView sloped;
 };
 
 // The backward pass over rows of A writes what each edge adds, which the pass over columns reads.
@@ -63,7 +63,8 @@ struct GraphAttentionGrads {
   HeadsView inner;     // GPU: [.., L, 1] float32: for each row sum of weight * its gradient over
                        // edges; without data: that of result and its gradient
   HeadsView edges;     // written: [.., nnz, 2] float32: the weight after dropout, and the gradient
-                       // of the score's dot product; of kAdditive, of q + k + features
+                       // of the score's dot product; of kAdditive, of q + k + features, and on a
+                       // GPU, if asked for by the pass over columns, slope * weight after dropout
   HeadsView numbers;   // kAdditive, on a GPU, in place of `edges`: [.., L, 4] float32, written by
                        // the pass over rows: q, SoftmaxStats, and `inner`
   HeadsView bias;      // written: [.., nnz, 1] float32, of the finished score

@@ -1,14 +1,13 @@
 // The gradients of graph attention with additive scores, leaky_relu(q + k + features).
 //
-// leaky_relu is linear above and below 0, with slopes of 1 and `slope`. The gradient of a row's q
-// is the sum over its edges of slope * weight * (grad . value - inner), so that with the sums over
-// the edges above 0 that the forward pass keeps (GraphAttentionResult::above, and the sum of their
-// weights) it is
+// The gradient of a row's q is the sum over its edges of slope * weight * (grad . value - inner),
+// where the slope of leaky_relu is one of two numbers. As q takes no other part in a score, it is
 //
-//     slope * (grad . out - inner) + (1 - slope) * (grad . above - inner * above's weights)
+//     grad . sloped - inner * (sum of slope * weight)
 //
-// and no edge has to be read again for it. The pass over the rows of A^T, which are keys, makes the
-// weights of edges anew, from numbers of their rows, for the gradients of k, v and edge terms.
+// by what the forward pass sums beside its result (GraphAttentionResult::sloped): no edge has to be
+// read again for it. The pass over the rows of A^T, which are keys, makes the weights of edges
+// anew, from numbers of their rows, for the gradients of k, v and edge terms.
 #pragma once
 
 #include "kernels/graph_attention/graph_parts.cuh"
@@ -33,7 +32,7 @@ __global__ void __launch_bounds__(kGraphThreads)
   };
   read(0, p.grad);
   read(1, p.out);
-  read(2, p.above);
+  read(2, p.sloped);
   float grad[kElements];
   float sum[kElements];
   to_floats<P>(operands.vector(0), grad);
@@ -46,13 +45,10 @@ __global__ void __launch_bounds__(kGraphThreads)
   add_over_chunks(lane, of_sums);
   if (!has || lane.chunk != 0) return;
   const auto* stats = reinterpret_cast<const float*>(row_at(start_of(p.shift, lane), p.shift, row));
-  const bool normalize = p.problem.normalize;
-  float inner = normalize ? of_sums[0] : 0.0f;
-  if (normalize && p.grads.inner.data != nullptr) inner = *numbers_of(p.grads.inner, lane, row);
+  float inner = p.problem.normalize ? of_sums[0] : 0.0f;
+  if (p.grads.inner.data != nullptr) inner = *numbers_of(p.grads.inner, lane, row);
   if (p.grads.q.data != nullptr) {
-    const float slope = p.problem.negative_slope;
-    const float below = normalize ? 0.0f : slope * of_sums[0];
-    *numbers_of(p.grads.q, lane, row) = below + (1.0f - slope) * (of_sums[1] - inner * stats[2]);
+    *numbers_of(p.grads.q, lane, row) = of_sums[1] - inner * stats[2];
   }
   const float query = number_in(start_of(p.q, lane), p.q, row);
   *reinterpret_cast<float4*>(numbers_of(p.grads.numbers, lane, row)) =
@@ -155,20 +151,33 @@ class GraphAdditiveGrad {
       return of.data == nullptr ? 0.0f : number_in(start_of(of, lane_, nonzero), of, 0);
     };
     const float x = numbers[0] + key_ + term(p_.features);
-    const float slope = x > 0.0f ? 1.0f : p_.problem.negative_slope;
+    float slope = x > 0.0f ? 1.0f : p_.problem.negative_slope;
+    float score = slope * x;
+    // Comparisons let NaN through.
+    const float clamp = p_.problem.clamp;
+    if (clamp > 0.0f && (score > clamp || score < -clamp)) {
+      score = score > clamp ? clamp : -clamp;
+      slope = 0.0f;
+    }
     const float bias = term(p_.bias);
     const bool counts = bias != kNoEdge && !(p_.problem.base.is_causal && row_.row > query);
     float score_grad = 0.0f;
+    float kept_weight = 0.0f;
     // A masked edge takes no part: its row may be infinite.
     if (counts) {
-      const float score = __fmul_rn(kLog2E, slope * x) + kLog2E * bias;
-      const float weight = weight_of(score, numbers);
+      const float weight = weight_of(__fmul_rn(kLog2E, score) + kLog2E * bias, numbers);
       const float kept = dropout(query);
-      score_grad = weight * (of_weight * kept - numbers[3]);
-      add_scaled(of_value_, weight * kept, grad);
+      kept_weight = weight * kept;
+      score_grad = weight * ((of_weight + term(p_.grad_weights)) * kept - numbers[3]);
+      add_scaled(of_value_, kept_weight, grad);
     }
     of_key_ += slope * score_grad;
     if (!lane_.writes_number()) return;
+    if (p_.grads.edges.data != nullptr) {
+      float* to = numbers_of(p_.grads.edges, lane_, nonzero);
+      to[0] = kept_weight;
+      to[1] = slope * kept_weight;
+    }
     if (p_.grads.bias.data != nullptr) *numbers_of(p_.grads.bias, lane_, nonzero) = score_grad;
     if (p_.grads.features.data != nullptr) {
       *numbers_of(p_.grads.features, lane_, nonzero) = slope * score_grad;
@@ -213,7 +222,7 @@ void run_additive_rows(const GraphLaunch& p, const char* call, Stream stream) {
 
 template <Precision P>
 void run_additive_columns(const GraphLaunch& p, const char* call, Stream stream) {
-  const bool has_terms = p.has_extras() || p.grads.features.data != nullptr;
+  const bool has_terms = p.has_extras() || p.grads.edges.data != nullptr;
   has_terms ? launch_rows(p, graph_additive_grad_kernel<GraphAdditiveGrad<P, true>>, call, stream)
             : launch_rows(p, graph_additive_grad_kernel<GraphAdditiveGrad<P, false>>, call, stream);
   if (p.work.cut_count == 0) return;

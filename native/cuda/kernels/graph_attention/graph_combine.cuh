@@ -57,7 +57,7 @@ __device__ void write_row(const GraphLaunch& p, const GraphLane& lane, int row,
       reinterpret_cast<float*>(const_cast<char*>(row_at(start_of(p.shift, lane), p.shift, row)));
   stats[0] = normalize && softmax.sum != 0.0f ? softmax.top : 0.0f;
   stats[1] = scale;
-  if (kSecond && p.result.above.data != nullptr) stats[2] = softmax.second_sum * scale;
+  if (kSecond && p.result.sloped.data != nullptr) stats[2] = softmax.second_sum * scale;
 }
 
 // Puts the parts of a long row together, in their order: a warp each.
@@ -69,9 +69,13 @@ __global__ void __launch_bounds__(kGraphThreads)
   if (lane.item >= p.work.cut_count || lane.row != 0 || !lane.is_own) return;
   const Cut cut = p.work.cuts[lane.item];
   OnlineSoftmax<kElements, kSecond> all;
+#pragma unroll 8
+  for (int i = 0; i < cut.count; ++i) {
+    all.top = fmaxf(all.top, partial_of(p, lane, cut.first + i)[0]);
+  }
+#pragma unroll 4
   for (int i = 0; i < cut.count; ++i) {
     const float* part = partial_of(p, lane, cut.first + i);
-    all.raise(fmaxf(all.top, part[0]));
     const float factor = weight_relative(part[0], all.top);
     all.sum += factor * part[1];
     all.second_sum += factor * part[2];

@@ -8,13 +8,14 @@
 
 namespace gnnsparse::cuda {
 
-// `kAbove`: what the gradients of additive scores need is summed, see GraphAttentionResult::above.
-template <Precision P, Score S, Terms T, bool kExtras, bool kAbove = false>
+// `kSloped`: what the gradients of additive scores need is summed, see
+// GraphAttentionResult::sloped.
+template <Precision P, Score S, Terms T, bool kExtras, bool kSloped = false>
 class GraphForward {
  public:
   static constexpr int kElements = kPerVector<P>;
   static constexpr bool kMapped = T == Terms::kMapped;
-  static constexpr bool kSecond = kMapped || kAbove;
+  static constexpr bool kSecond = kMapped || kSloped;
   static constexpr bool kPlain = T == Terms::kNone && !kExtras;
   static constexpr bool kWide = kElements == 8;
   static constexpr int kBlocks = !kPlain ? 5 : S == Score::kAdditive || !kWide ? 8 : 7;
@@ -50,17 +51,17 @@ class GraphForward {
     for (int i = 0; i < kBatch; ++i) sums[i] = scores_.part_of(step.edge[i], step.number[i]);
     if constexpr (S != Score::kAdditive) add_over_chunks(lane_, sums);
     float top = softmax_.top;
-    bool above[kBatch];
+    float slopes[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      above[i] = sums[i] > 0.0f;
+      if constexpr (kSloped) slopes[i] = scores_.slope_of(sums[i]);
       const bool counts = step.has[i] && scores_.counts(step.number[i]);
       sums[i] = counts ? scores_.score_of(sums[i], step.number[i]) : kNoEdge;
       if (!kExtras || p_.problem.normalize) top = fmaxf(top, sums[i]);
     }
     softmax_.raise(top);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) add_value(step.edge[i], step.number[i], sums[i], above[i]);
+    for (int i = 0; i < kBatch; ++i) add_value(step.edge[i], step.number[i], sums[i], slopes[i]);
   }
 
   __device__ void finish(const GraphRow& row) {
@@ -78,10 +79,10 @@ class GraphForward {
 
  private:
   __device__ __forceinline__ void add_value(const EdgeOperands& edge, int number, float score,
-                                            bool above) {
+                                            float slope) {
     float weight = exp2_fast(score - softmax_.top);
     softmax_.sum += weight;
-    if constexpr (kAbove) softmax_.second_sum += above ? weight : 0.0f;
+    if constexpr (kSloped) softmax_.second_sum += slope * weight;
     if constexpr (kExtras) {
       // A masked edge takes no part: its value may be infinite, and times zero that is NaN.
       if (score == kNoEdge) return;
@@ -94,7 +95,7 @@ class GraphForward {
       scores_.mapped_of(edge, value);
       add_scaled(softmax_.second, weight, value);
     }
-    if constexpr (kAbove) add_scaled(softmax_.second, above ? weight : 0.0f, value);
+    if constexpr (kSloped) add_scaled(softmax_.second, slope * weight, value);
   }
 
   const GraphLaunch& p_;
@@ -114,9 +115,9 @@ __global__ void __launch_bounds__(kGraphThreads, Pass::kBlocks)
 template <Precision P, Score S, Terms T, bool kExtras>
 void launch_forward(const GraphLaunch& p, const char* call, Stream stream) {
   if constexpr (S == Score::kAdditive) {
-    using WithAbove = GraphForward<P, S, T, kExtras, true>;
-    if (p.result.above.data != nullptr) {
-      return launch_rows(p, graph_forward_kernel<WithAbove>, call, stream);
+    using WithSloped = GraphForward<P, S, T, kExtras, true>;
+    if (p.result.sloped.data != nullptr) {
+      return launch_rows(p, graph_forward_kernel<WithSloped>, call, stream);
     }
   }
   launch_rows(p, graph_forward_kernel<GraphForward<P, S, T, kExtras>>, call, stream);
@@ -129,7 +130,7 @@ void GraphForwardUnit<P>::run(const GraphAttentionPass& pass, Stream stream) {
   with_score(p, [&](auto score, auto terms, auto extras) {
     launch_forward<P, score, terms, extras>(p, call, stream);
   });
-  p.mapped.data != nullptr || p.result.above.data != nullptr
+  p.mapped.data != nullptr || p.result.sloped.data != nullptr
       ? combine_graph_rows<P, true>(p, call, stream)
       : combine_graph_rows<P, false>(p, call, stream);
 }

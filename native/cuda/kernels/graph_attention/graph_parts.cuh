@@ -27,6 +27,7 @@ __device__ void add_parts(const GraphLaunch& p, const GraphLane& lane, const Cut
   }
   if (lane.chunk >= of.chunks) return;
   float sums[kElements] = {};
+#pragma unroll 4
   for (int i = 0; i < cut.count; ++i) {
     const float* part =
         partial_of(p, lane, cut.first + i) + 4 + kElements * (of.before + lane.chunk);

@@ -62,7 +62,7 @@ struct GraphLaunch : GraphAttentionPass {
   int second_chunks;  // of what the forward pass sums beside values
   GraphArray q, k, v, features, gate, mapped, mapped_q, bias;
   GraphResult to_out, to_second, to_shift, to_scale, to_q, to_mapped_q, to_k, to_v, to_features;
-  GraphArray out, shift, scale, grad, grad_mapped, grad_weights, inner, edges, above, numbers;
+  GraphArray out, shift, scale, grad, grad_mapped, grad_weights, inner, edges, sloped, numbers;
   // Whether keys are values, as GATv2 has them: an edge has one row to read.
   bool keys_are_values;
   uint32_t partial_floats;
@@ -76,8 +76,8 @@ struct GraphLaunch : GraphAttentionPass {
     if (problem.score != Score::kAdditive) d_chunks = chunks(base.d);
     dv_chunks = chunks(base.dv);
     de_chunks = chunks(problem.terms.de);
-    const bool has_above = result.above.data != nullptr;
-    second_chunks = has_above ? dv_chunks : de_chunks;
+    const bool has_sloped = result.sloped.data != nullptr;
+    second_chunks = has_sloped ? dv_chunks : de_chunks;
     lanes = graph_lanes(problem);
     head_blocks = static_cast<int>(ceil_div<int64_t>(base.heads, lanes.heads()));
     q = GraphArray(base.q);
@@ -98,8 +98,8 @@ struct GraphLaunch : GraphAttentionPass {
     to_k = GraphResult(grads.k, base.d, storage, elements);
     to_v = GraphResult(grads.v, base.dv, storage, elements);
     to_features = GraphResult(grads.features, base.d, storage, elements);
-    to_second = has_above ? GraphResult(result.above, base.dv, storage, elements)
-                          : GraphResult(result.mapped, problem.terms.de, storage, elements);
+    to_second = has_sloped ? GraphResult(result.sloped, base.dv, storage, elements)
+                           : GraphResult(result.mapped, problem.terms.de, storage, elements);
     to_mapped_q = GraphResult(grads.mapped_q, problem.terms.de, storage, elements);
     out = GraphArray(result.out);
     shift = GraphArray(result.stats);
@@ -109,7 +109,7 @@ struct GraphLaunch : GraphAttentionPass {
     grad_weights = GraphArray(grads.weights);
     inner = GraphArray(grads.inner);
     edges = GraphArray(grads.edges);
-    above = GraphArray(result.above);
+    sloped = GraphArray(result.sloped);
     numbers = GraphArray(grads.numbers);
     keys_are_values = k.data == v.data && k.batch == v.batch && k.head == v.head &&
                       k.row == v.row && d_chunks == dv_chunks;

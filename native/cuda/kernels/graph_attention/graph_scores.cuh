@@ -156,6 +156,10 @@ class GraphScores {
   __device__ __forceinline__ float leaky(float x) const {
     return x > 0.0f ? x : p_.problem.negative_slope * x;
   }
+  // The slope of an additive score at its argument: 0 where it is clamped.
+  __device__ __forceinline__ float slope_of(float x) const {
+    return !is_within(x) ? 0.0f : x > 0.0f ? 1.0f : p_.problem.negative_slope;
+  }
 
   // A finished score to base 2, of the sum of its parts.
   __device__ __forceinline__ float score_of(float sum, int number) const {
