@@ -204,7 +204,7 @@ class _Backward:
         return {**found, "v": None} if is_one else found
 
     def edges(self, result: Result) -> torch.Tensor:
-        """Compute the weights of edges after dropout, of additive scores also times the slopes: [nnz, H, 2]."""
+        """Compute the weights of edges after dropout, of additive scores also times slopes: [nnz, H, 2]."""
         call, v, storage = self.call, self.call.arrays.v, self.call.operand.precision.storage
         zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
         inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand(result.stats.shape[:2])

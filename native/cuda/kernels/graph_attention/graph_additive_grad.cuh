@@ -60,8 +60,8 @@ template <Precision P, bool kExtras>
 class GraphAdditiveGrad {
  public:
   static constexpr int kElements = kPerVector<P>;
+  // See GraphForward.
   static constexpr int kBlocks = kExtras ? 5 : kElements == 8 ? 7 : 8;
-  // Edges that are taken at once.
   static constexpr int kBatch = kExtras || kElements == 8 ? 2 : 3;
   static constexpr bool kMaps = kExtras;
   using EdgeOperands = GraphOperands<2, 0>;  // the gradient of the result, and its row's numbers

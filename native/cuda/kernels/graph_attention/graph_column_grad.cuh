@@ -22,8 +22,8 @@ class GraphColumnGrad {
   static constexpr int kElements = kPerVector<P>;
   static constexpr bool kGatv2 = S == Score::kGatv2;
   static constexpr bool kFeatures = T != Terms::kNone;  // a gate, or features of gatv2
-  static constexpr int kBlocks = kFeatures ? 5 : 7;
-  // Edges that are taken at once.
+  // See GraphForward.
+  static constexpr int kBlocks = kFeatures ? 5 : kElements == 8 ? 8 : 7;
   static constexpr int kBatch = kFeatures || kElements == 8 ? 2 : 3;
   static constexpr bool kMaps = true;
   using Floats = float[kElements];

@@ -18,9 +18,12 @@ class GraphForward {
   static constexpr bool kSecond = kMapped || kSloped;
   static constexpr bool kPlain = T == Terms::kNone && !kExtras;
   static constexpr bool kWide = kElements == 8;
-  static constexpr int kBlocks = !kPlain ? 5 : S == Score::kAdditive || !kWide ? 8 : 7;
+  // Found by measurement, as the edges that are taken at once: more of them need more registers, of
+  // which fewer warps have enough (notes/log.md).
+  static constexpr int kBlocks = !kPlain                           ? (kMapped ? 5 : 6)
+                                 : S == Score::kAdditive || !kWide ? 8
+                                                                   : 7;
   using Scores = GraphScores<P, S, T, kExtras>;
-  // Edges that are taken at once.
   static constexpr int kBatch = !kPlain ? 2 : !kWide ? 4 : S == Score::kAdditive ? 2 : 3;
   static constexpr bool kMaps = false;
   using EdgeOperands = typename Scores::EdgeOperands;

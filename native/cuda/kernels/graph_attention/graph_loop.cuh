@@ -18,6 +18,11 @@ class GraphOperands {
   __device__ __forceinline__ void read_vector(int i, const char* from, bool real) {
     vectors_[i] = real ? load_vec16(from) : Vec16{};
   }
+  // What no other warp reads, and need not stay in a cache.
+  __device__ __forceinline__ void read_once(int i, const char* from, bool real) {
+    const uint4 v = real ? __ldcs(reinterpret_cast<const uint4*>(from)) : uint4{};
+    vectors_[i] = {{v.x, v.y, v.z, v.w}};
+  }
   __device__ __forceinline__ void copy_vector(int i, int from) { vectors_[i] = vectors_[from]; }
   __device__ __forceinline__ void read_number(int i, const char* from) {
     if constexpr (kWords == 1) {

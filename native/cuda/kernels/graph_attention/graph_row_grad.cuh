@@ -21,8 +21,10 @@ class GraphRowGrad {
   using Scores = GraphScores<P, S, T, kExtras>;
   static constexpr bool kPlain = T == Terms::kNone && !kExtras;
   static constexpr bool kWide = kElements == 8;
-  static constexpr int kBlocks = !kPlain ? 4 : kGatv2 ? (kWide ? 5 : 6) : (kWide ? 7 : 8);
-  // Edges that are taken at once.
+  // See GraphForward.
+  static constexpr int kBlocks = !kPlain  ? (kGatv2 ? 4 : 5)
+                                 : kGatv2 ? (kWide ? 5 : 6)
+                                          : (kWide ? 7 : 8);
   static constexpr int kBatch = !kPlain || !kGatv2 ? 2 : kWide ? 3 : 4;
   static constexpr bool kMaps = false;
   using Floats = float[kElements];

@@ -215,8 +215,13 @@ class GraphScores {
   }
   __device__ __forceinline__ void read_term(EdgeOperands& to, int i, const GraphArray& from,
                                             int64_t nonzero, bool has) const {
-    to.read_vector(i, start_of(from, lane_, nonzero) + 16 * lane_.chunk,
-                   has && from.data != nullptr);
+    const char* at = start_of(from, lane_, nonzero) + 16 * lane_.chunk;
+    // Features behind a map are read by every head.
+    if constexpr (T == Terms::kMapped) {
+      to.read_vector(i, at, has);
+    } else {
+      to.read_once(i, at, has && from.data != nullptr);
+    }
   }
   __device__ void add_features(const EdgeOperands& edge, Floats& to) const {
     Floats features;
