@@ -3,7 +3,7 @@
 compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
     [starts] [narrow] [added] [eight_bits] [sampling] [edges] [networks]
 
-Without names it runs all of them; "tiles" is a part of "graph_attention" short enough for racecheck.
+Without names it runs all of them; "plain" is a part of "graph_attention" short enough for racecheck.
 """
 
 from __future__ import annotations
@@ -185,36 +185,39 @@ def graph_attention(a: gnnsparse.SparseOperand, heads: int, d: int, **options: o
         {"gate": draw(edges, heads, d)},
         {"edge_features": draw(edges, 9), "edge_weight": draw(heads * d, 9)},
     ]
+    of_scores: list[dict[str, object]] = [{}, {"edge_features": draw(edges, heads), "clamp": 0.5}]
     for score in ("dot", "gatv2", "additive"):
         inner = () if score == "additive" else (d,)
         q, k, v = draw(rows, heads, *inner), draw(cols, heads, *inner), draw(cols, heads, d)
         att = draw(heads, d) if score == "gatv2" else None
-        for given in terms[: {"dot": 4, "gatv2": 2, "additive": 1}[score]]:
+        for given in {"dot": terms, "gatv2": terms[:2], "additive": of_scores}[score]:
             given = {"score": score, "att": att, "edge_order": "operand", **given, **options}
             out, weights = gnnsparse.graph_attention(a, q, k, v, return_weights=True, **given)
             (out.square().sum() + weights.square().sum()).backward()
 
 
-def graph_attention_tiles(a: gnnsparse.SparseOperand, heads: int, d: int) -> None:
-    """Attention without further terms, whose passes run over tiles in 16 bits, and its gradients."""
+def plain_graph_attention(a: gnnsparse.SparseOperand, heads: int, d: int) -> None:
+    """Attention without further terms, and its gradients."""
     rows, cols = a.shape
-    for inner, score in ((d,), "dot"), ((), "additive"):
+    att = torch.randn(heads, d, device="cuda", requires_grad=True)
+    for inner, score in ((d,), "dot"), ((), "additive"), ((d,), "gatv2"):
         q = torch.randn(rows, heads, *inner, device="cuda", requires_grad=True)
         k = torch.randn(cols, heads, *inner, device="cuda", requires_grad=True)
         v = torch.randn(cols, heads, d, device="cuda", requires_grad=True)
-        gnnsparse.graph_attention(a, q, k, v, score=score).square().sum().backward()
+        of_score = att if score == "gatv2" else None
+        gnnsparse.graph_attention(a, q, k, v, score=score, att=of_score).square().sum().backward()
 
 
-def all_tiles() -> None:
-    """The kernels of graph attention over tiles, on rows of every length up to one that is cut."""
+def all_plain() -> None:
+    """Graph attention without further terms, on rows side by side of every length up to one that is cut."""
     graph = random_graph(40, 75, 0.2, hubs=1, empty_rows=0.2).to("cuda")
-    for precision in ("fp16", "bf16"):
+    for precision in ("fp16", "fp32"):
         for a in (
             gnnsparse.prepare(graph, precision=precision, reorder="degree", cache=False),
             gnnsparse.prepare(long_rows(), precision=precision, cache=False),
         ):
-            for heads, d in ((8, 8), (5, 16), (4, 32), (2, 64)):
-                graph_attention_tiles(a, heads, d)
+            for heads, d in ((1, 8), (8, 8), (5, 16), (2, 64)):
+                plain_graph_attention(a, heads, d)
 
 
 def all_graph_attention() -> None:
@@ -230,7 +233,7 @@ def all_graph_attention() -> None:
             q = torch.randn(2, 3, a.shape[0], 12, device="cuda", requires_grad=True)
             k = torch.randn(2, 3, a.shape[1], 12, device="cuda", requires_grad=True)
             gnnsparse.attention(a, q, k, k, plan=CsrAttentionPlan()).square().sum().backward()
-    all_tiles()
+    all_plain()
 
 
 def all_eight_bits() -> None:
@@ -361,14 +364,14 @@ def all_networks() -> None:
 KERNELS = {
     "products": all_products, "starts": all_starts, "narrow": all_narrow, "added": all_added,
     "attention": all_attention, "graph_attention": all_graph_attention, "eight_bits": all_eight_bits,
-    "sampling": all_sampling, "tiles": all_tiles, "edges": all_edges,
+    "sampling": all_sampling, "plain": all_plain, "edges": all_edges,
     "networks": all_networks,
 }  # fmt: skip
 
 
 def main() -> None:
     torch.manual_seed(0)
-    for name in sys.argv[1:] or [name for name in KERNELS if name != "tiles"]:
+    for name in sys.argv[1:] or [name for name in KERNELS if name != "plain"]:
         KERNELS[name]()
     torch.cuda.synchronize()
     print("every kernel ran")
