@@ -145,6 +145,7 @@ GraphAttentionResult GraphAttentionResultHandle::checked(const GraphAttentionHan
   const int64_t rows = call.queries;
   if (!out.given) reject("out", "is None");
   if (!stats.given) reject("stats", "is None");
+  if (sloped.given && place == Place::kHost) reject("sloped", "is for kernels of a GPU");
   return {call.array(out, rows, call.problem.base.dv, place, "out"),
           call.array(mapped, rows, call.problem.terms.de, place, "mapped"),
           call.numbers(stats, rows, sloped.given ? 3 : 2, place, "stats"),
@@ -156,6 +157,7 @@ void GraphAttentionGradsHandle::require_edges(const GraphAttentionHandle& call, 
   if (!out.given || !(by_rows ? numbers : edges).given) {
     reject(by_rows ? "out and numbers" : "out and edges", "must be given");
   }
+  if (numbers.given && !by_rows) reject("numbers", "is for kernels of a GPU");
 }
 
 GraphAttentionGrads GraphAttentionGradsHandle::of_rows(const GraphAttentionHandle& call,

@@ -212,7 +212,7 @@ graph_problem = Call(_native.GraphAttention, lambda: {
     "clamp": 0.0, "normalize": True, "is_causal": False, "dropout_p": 0.5, "seed": longs(1), "precision": 0,
 })  # fmt: skip
 graph_result = Call(_native.GraphAttentionResult, lambda: {
-    "out": heads(6), "mapped": _native.Heads(), "stats": heads(6, 2)
+    "out": heads(6), "mapped": _native.Heads(), "stats": heads(6, 2), "sloped": _native.Heads()
 })  # fmt: skip
 graph_attention = Call(_native.cpu_graph_attention, lambda: {
     "problem": graph_problem(), "a": CSR.view, "row_ids": ROWS, "result": graph_result(), "threads": 1
@@ -222,7 +222,7 @@ graph_rows = Call(_native.cpu_graph_attention_rows, lambda: {
     **grads(
         _graph_grads, out=heads(6), mapped=_native.Heads(), weights=heads(NNZ, 1), inner=_native.Heads(),
         edges=heads(NNZ, 2), bias=heads(NNZ, 1), q=heads(6), mapped_q=_native.Heads(), features=heads(NNZ),
-        gate=heads(NNZ), att=_native.Heads(),
+        gate=heads(NNZ), att=_native.Heads(), numbers=_native.Heads(),
     ),
 })  # fmt: skip
 graph_columns = Call(_native.cpu_graph_attention_columns, lambda: {

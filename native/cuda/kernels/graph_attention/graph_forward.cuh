@@ -24,7 +24,10 @@ class GraphForward {
                                  : S == Score::kAdditive || !kWide ? 8
                                                                    : 7;
   using Scores = GraphScores<P, S, T, kExtras>;
-  static constexpr int kBatch = !kPlain ? 2 : !kWide ? 4 : S == Score::kAdditive ? 2 : 3;
+  static constexpr int kBatch = !kPlain                 ? (kMapped ? 3 : 2)
+                                : !kWide                ? 4
+                                : S == Score::kAdditive ? 2
+                                                        : 3;
   static constexpr bool kMaps = false;
   using EdgeOperands = typename Scores::EdgeOperands;
   using RowOperands = GraphOperands<Scores::kRowVectors, Scores::kRowNumbers>;
