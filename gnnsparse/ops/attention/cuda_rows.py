@@ -62,9 +62,9 @@ def _fits(call: GraphCall) -> bool:
     return min(sizes) > 0 and max(widths) * call.operand.precision.storage.itemsize <= most
 
 
-#: A warp takes sets of rows side by side one after another: of so many nonzeros on average, but at most
+#: A warp takes sets of rows side by side one after another: of so many nonzeros on average, but two or up to
 #: _ROUNDS, as many where each warp writes a sum, and fewer if a multiprocessor would have less than _WARPS.
-_NNZ_OF_ROUNDS, _ROUNDS, _WARPS = 24, 8, 64
+_NNZ_OF_ROUNDS, _ROUNDS, _WARPS = 32, 8, 64
 
 
 @made_once
@@ -86,8 +86,8 @@ def _rows(kernels: KernelCache, call: GraphCall, for_att: bool = False) -> _nati
     row_bytes = max(*widths, second) * call.operand.precision.storage.itemsize
     multiprocessors = describe_device(csr.device).multiprocessors
     side_by_side = _native.graph_rows_side_by_side(-(-row_bytes // VECTOR_BYTES), call.heads)
-    rounds = _ROUNDS if for_att else min(_ROUNDS, _NNZ_OF_ROUNDS * csr.rows // max(csr.nnz, 1))
-    rounds = max(1, min(rounds, count // (side_by_side * _WARPS * multiprocessors)))
+    rounds = _ROUNDS if for_att else max(2, _NNZ_OF_ROUNDS * csr.rows // max(csr.nnz, 1))
+    rounds = max(1, min(rounds, _ROUNDS, count // (side_by_side * _WARPS * multiprocessors)))
     entries, cuts, partials = (None, None, 0) if found is None else found
     partial = None
     if partials > 0:

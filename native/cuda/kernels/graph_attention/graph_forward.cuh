@@ -10,7 +10,8 @@ namespace gnnsparse::cuda {
 
 // `kSloped`: what the gradients of additive scores need is summed, see
 // GraphAttentionResult::sloped.
-template <Precision P, Score S, Terms T, bool kExtras, bool kSloped = false>
+// `kShort`: rows have few edges, which are taken one by one then, by more warps.
+template <Precision P, Score S, Terms T, bool kExtras, bool kSloped = false, bool kShort = false>
 class GraphForward {
  public:
   static constexpr int kElements = kPerVector<P>;
@@ -20,11 +21,13 @@ class GraphForward {
   static constexpr bool kWide = kElements == 8;
   // Found by measurement, as the edges that are taken at once: more of them need more registers, of
   // which fewer warps have enough (notes/log.md).
-  static constexpr int kBlocks = !kPlain                           ? (kMapped ? 5 : 6)
+  static constexpr int kBlocks = kShort                            ? 8
+                                 : !kPlain                         ? (kMapped ? 5 : 6)
                                  : S == Score::kAdditive || !kWide ? 8
                                                                    : 7;
   using Scores = GraphScores<P, S, T, kExtras>;
-  static constexpr int kBatch = !kPlain                 ? (kMapped ? 3 : 2)
+  static constexpr int kBatch = kShort                  ? 1
+                                : !kPlain               ? (kMapped ? 3 : 2)
                                 : !kWide                ? 4
                                 : S == Score::kAdditive ? 2
                                                         : 3;
@@ -118,12 +121,21 @@ __global__ void __launch_bounds__(kGraphThreads, Pass::kBlocks)
   run_rows(p, lane, pass);
 }
 
+// With features rows are short up to so many edges on average.
+inline constexpr int64_t kShortRow = 6;
+
 template <Precision P, Score S, Terms T, bool kExtras>
 void launch_forward(const GraphLaunch& p, const char* call, Stream stream) {
   if constexpr (S == Score::kAdditive) {
     using WithSloped = GraphForward<P, S, T, kExtras, true>;
     if (p.result.sloped.data != nullptr) {
       return launch_rows(p, graph_forward_kernel<WithSloped>, call, stream);
+    }
+  }
+  if constexpr (T == Terms::kFeatures && !kExtras) {
+    using Short = GraphForward<P, S, T, kExtras, false, true>;
+    if (p.a.nnz < kShortRow * p.a.rows) {
+      return launch_rows(p, graph_forward_kernel<Short>, call, stream);
     }
   }
   launch_rows(p, graph_forward_kernel<GraphForward<P, S, T, kExtras>>, call, stream);
