@@ -52,6 +52,8 @@ TERMS: list[dict[str, Any]] = [
     {"score": "additive"},
     {"score": "additive", "features": 3, "bias": 1},
     {"score": "additive", "features": 1},
+    {"score": "additive", "negative_slope": 0.0},
+    {"score": "additive", "features": 3, "negative_slope": -0.3},
     {"score": "gatv2"},
     {"score": "gatv2", "features": 3, "bias": 3},
     {"score": "gatv2", "features": 1, "to_values": False, "negative_slope": 0.0},
@@ -506,6 +508,15 @@ def test_long_rows_come_first() -> None:
     assert count[2:6].sum() == 200
     assert begin[:6].tolist() == [3, 3 + count[0], *(indptr[5] + count[2:6].cumsum(0) - count[2:6]).tolist()]
     assert cuts[:, 0].tolist() == [5, 1]
+
+
+@poisoned
+@pytest.mark.parametrize("score", ["dot", "gatv2"])
+def test_short_rows_with_features(gpu: Kernels, score: str) -> None:
+    """A forward pass of their own takes rows of few edges."""
+    a = gpu.make(random_graph(90, 40, 0.05, hubs=1, empty_rows=0.2), precision="fp16")
+    assert a.nnz < 6 * a.shape[0]
+    gpu.check(a, make_graph_case(a, 16, score=score, features=3))
 
 
 @pytest.mark.parametrize("score", ["dot", "additive"])

@@ -2,9 +2,8 @@
 // (gnnsparse/ops/edges/cuda.py), computes for an edge and a feature. A warp takes neighbouring
 // rows, or a part of a long one; lanes are side by side along the features, 16 bytes each, or where
 // there is a map 4 features, and then along the edges. What edges need is on its way to shared
-// memory some steps before it is used, over the ends of rows, as in graph attention
-// (kernels/graph_attention/graph_stream.cuh). Issue slots bind, so that a step is full whatever
-// rows it is of, and knows no rows until it is used.
+// memory some steps before it is used, over the ends of rows. Issue slots bind, so that a step is
+// full whatever rows it is of, and knows no rows until it is used.
 //
 // A Message has kElements (features of a lane), kIs16Bits, kIsHalf, kLanesLog, kIsWhole (all lanes
 // have features, and as many as they have room for), kBatch (edges that a lane takes in a step),

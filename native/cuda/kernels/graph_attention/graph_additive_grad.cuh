@@ -112,9 +112,10 @@ class GraphAdditiveGrad {
       if constexpr (kExtras) {
         if (step.has[i]) add_edge(step.number[i], numbers, of_weights[i], grads[i]);
       } else {
-        const float x = step.has[i] ? numbers[0] + key_ : kNoEdge;
+        const float x = numbers[0] + key_;
         const float slope = x > 0.0f ? 1.0f : p_.problem.negative_slope;
-        const float weight = weight_of(__fmul_rn(kLog2E, slope * x), numbers);
+        float weight = weight_of(__fmul_rn(kLog2E, slope * x), numbers);
+        if (!step.has[i]) weight = 0.0f;
         of_key_ += slope * weight * (of_weights[i] - numbers[3]);
         add_scaled(of_value_, weight, grads[i]);
       }

@@ -9,9 +9,8 @@
 
 namespace gnnsparse::cuda {
 
-// What a pass reads of an edge, or of a row: the lane's vectors of 16 bytes, zeros where it has
-// none
-// (`real` is false), and numbers of kWords words.
+// What a pass reads of an edge, or of a row: the lane's vectors of 16 bytes, which are zeros where
+// it has none (`real` is false), and numbers of kWords words.
 template <int kVectors, int kNumbers, int kWords = 1>
 class GraphOperands {
  public:
