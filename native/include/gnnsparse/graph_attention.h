@@ -90,8 +90,8 @@ struct GraphEntry {
 struct GraphAttentionPass {
   GraphAttentionProblem problem;
   CsrView a;  // A, or A^T in the pass over columns
-  // [entry_count] in the order in which they are taken; the first `work.partials` are parts, each with
-  // the partial sums of its number. Null: the rows of `a` as they are.
+  // [entry_count] in the order in which they are taken; the first `work.partials` are parts, each
+  // with the partial sums of its number. Null: the rows of `a` as they are.
   const GraphEntry* entries = nullptr;
   int64_t entry_count = 0;
   const int32_t* row_ids = nullptr;  // without entries: of a; null: stored rows are the caller's
