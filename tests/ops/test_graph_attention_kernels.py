@@ -22,6 +22,7 @@ from gnnsparse.ops.attention import cpu, cuda_rows
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall
 from gnnsparse.plan import CsrAttentionPlan
 from gnnsparse.plan.work import row_entries
+from gnnsparse.runtime.device import describe_device
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests.helpers import PRECISIONS, ROUNDING, make
 from tests.ops import attention_oracle
@@ -489,6 +490,33 @@ def test_rows_side_by_side(gpu: Kernels, sizes: tuple[int, int], score: str, pre
     """Rows of any length beside each other, cut and empty ones too, and their columns."""
     a = gpu.make(random_graph(43, 390, 0.05, hubs=2, empty_rows=0.2), precision=precision)
     gpu.check(a, make_graph_case(a, sizes[1], heads=sizes[0], score=score, dtype=a.precision.storage))
+
+
+@poisoned
+@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
+@pytest.mark.parametrize("rounds", [2, 5])
+def test_rows_one_after_another(
+    gpu: Kernels, monkeypatch: pytest.MonkeyPatch, score: str, rounds: int
+) -> None:
+    """A warp takes several sets of rows, the last of them in part."""
+    monkeypatch.setattr(cuda_rows, "_rounds", lambda *_: rounds)
+    a = gpu.make(random_graph(47, 60, 0.1, hubs=2, empty_rows=0.2), precision="fp16")
+    gpu.check(a, make_graph_case(a, 16, heads=8, score=score))
+
+
+def test_sets_of_rows_of_a_warp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have some 32 nonzeros, and leave each multiprocessor 64 warps."""
+    device = replace(describe_device(torch.device("cpu")), multiprocessors=2)
+    monkeypatch.setattr(cuda_rows, "describe_device", lambda _: device)
+
+    def rounds(nnz: int, sets: int, for_att: bool = False) -> int:
+        csr = Csr(torch.zeros(1001, dtype=torch.int64), torch.zeros(nnz, dtype=torch.int32), 9)
+        return cuda_rows._rounds(csr, sets, for_att)
+
+    many = 10_000
+    assert [rounds(degree * 1000, many) for degree in (1, 3, 8, 14, 39)] == [8, 8, 4, 2, 2]
+    assert rounds(39_000, many, for_att=True) == 8
+    assert [rounds(3000, sets) for sets in (0, 100, 128 * 3)] == [1, 1, 3]
 
 
 def test_long_rows_come_first() -> None:

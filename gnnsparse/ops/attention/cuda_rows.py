@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
+from gnnsparse.formats.csr import Csr
 from gnnsparse.ops.attention import arguments, unfused
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, Grads, GraphCall, Needs, Result
 from gnnsparse.ops.segments import row_sums
@@ -62,8 +63,8 @@ def _fits(call: GraphCall) -> bool:
     return min(sizes) > 0 and max(widths) * call.operand.precision.storage.itemsize <= most
 
 
-#: A warp takes sets of rows side by side one after another: of so many nonzeros on average, but two or up to
-#: _ROUNDS, as many where each warp writes a sum, and fewer if a multiprocessor would have less than _WARPS.
+#: A warp takes sets of rows side by side one after another: of so many nonzeros on average, but two to
+#: _ROUNDS sets, _ROUNDS where each warp writes a sum, fewer if a multiprocessor had less than _WARPS warps.
 _NNZ_OF_ROUNDS, _ROUNDS, _WARPS = 32, 8, 64
 
 
@@ -73,21 +74,25 @@ def _rates(kernels: KernelCache) -> AttentionRates:
     return record_for(describe_device(kernels.csr.device)).attention
 
 
-def _rows(kernels: KernelCache, call: GraphCall, for_att: bool = False) -> _native.GraphRows:
-    """Return the rows of an orientation as a native argument.
+def _rounds(csr: Csr, sets: int, for_att: bool) -> int:
+    """Return how many of the `sets` of rows side by side a warp takes one after another.
 
-    `for_att`: a warp takes more of them one after another, as it writes a sum of the gradient of `att`.
+    `for_att`: each warp writes a sum of the gradient of `att`.
     """
+    wanted = _ROUNDS if for_att else max(2, _NNZ_OF_ROUNDS * csr.rows // max(csr.nnz, 1))
+    return max(1, min(wanted, _ROUNDS, sets // (_WARPS * describe_device(csr.device).multiprocessors)))
+
+
+def _rows(kernels: KernelCache, call: GraphCall, for_att: bool = False) -> _native.GraphRows:
+    """Return the rows of an orientation as a native argument; `for_att` as in `_rounds`."""
     a, csr = call.arrays, kernels.csr
     found = kernels.row_entries(_rates(kernels).row_limit)
     count = csr.rows if found is None else len(found.entries)
     widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
     second = widths[1] if call.score == "additive" else 0 if a.mapped is None else a.mapped.shape[1]
     row_bytes = max(*widths, second) * call.operand.precision.storage.itemsize
-    multiprocessors = describe_device(csr.device).multiprocessors
     side_by_side = _native.graph_rows_side_by_side(-(-row_bytes // VECTOR_BYTES), call.heads)
-    rounds = _ROUNDS if for_att else max(2, _NNZ_OF_ROUNDS * csr.rows // max(csr.nnz, 1))
-    rounds = max(1, min(rounds, _ROUNDS, count // (side_by_side * _WARPS * multiprocessors)))
+    rounds = _rounds(csr, count // side_by_side, for_att)
     entries, cuts, partials = (None, None, 0) if found is None else found
     partial = None
     if partials > 0:
