@@ -17,7 +17,15 @@ from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, P
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.device import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES, Device
+from gnnsparse.runtime.device import (
+    LINE_BYTES,
+    PANEL_K_TILE,
+    SCORE_ROWS,
+    SLICE_BYTES,
+    TALL_ROWS,
+    VECTOR_BYTES,
+    Device,
+)
 
 _log = logging.getLogger("gnnsparse.plan")
 #: Most features that the fused kernels accept; the operands of a warp with more would not fit its registers.
@@ -503,8 +511,9 @@ def _rows_us(problem: AttentionProblem) -> float:
     row, nonzero, lane = problem.record.attention.csr
     chunks = -(-_row_bytes(problem) // VECTOR_BYTES)
     lanes = max(4, 2 ** (chunks - 1).bit_length() * 2 ** (problem.heads - 1).bit_length())
-    blocks = max(1, lanes // 32)
-    return blocks * (row * problem.rows + nonzero * problem.nnz) + lane * lanes * problem.nnz
+    together = problem.heads * _row_bytes(problem) // problem.head_places
+    lines = problem.head_places * -(-together // LINE_BYTES)
+    return lines * (row * problem.rows + nonzero * problem.nnz) + lane * lanes * problem.nnz
 
 
 CSR_ATTENTION = _CsrAttentionKernel()

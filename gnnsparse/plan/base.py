@@ -159,6 +159,7 @@ class AttentionProblem(Problem):
         band: see `formats.tiles.band_of`; None: the pattern is no band, or tiles were not counted.
         is_reordered: whether the rows are stored in another order than the caller's.
         refused: pairs of the name of a kernel that must not run the call, and the reason.
+        head_places: places in memory where the features of a node lie; 1: those of all heads side by side.
     """
 
     value_width: int = 0
@@ -170,6 +171,7 @@ class AttentionProblem(Problem):
     band: tuple[int, int] | None = None
     is_reordered: bool = False
     refused: tuple[tuple[str, str], ...] = ()
+    head_places: int = 1
 
 
 #: Classes of plans by the names of their kernels.

@@ -30,8 +30,8 @@ SLICE_BYTES = _native.ROW_SLICE_BYTES
 VECTOR_BYTES = _native.VECTOR_BYTES
 #: Bytes of the half of that, by which panels copy rows of X that are no whole vectors.
 HALF_VECTOR_BYTES = VECTOR_BYTES // 2
-#: Bytes that a GPU's memory and caches read and write at a time.
-SECTOR_BYTES = 32
+#: Bytes that a GPU's memory and caches read and write at a time, and those of a line, which are asked for.
+SECTOR_BYTES, LINE_BYTES = 32, 128
 #: Rows of the panels of SDDMM and attention, and of attention's tall panels, which four warps share.
 SCORE_ROWS, TALL_ROWS = _native.SCORE_PANEL_ROWS, _native.TALL_PANEL_ROWS
 #: Columns of X at most where a warp of the csr kernel takes nonzeros side by side.

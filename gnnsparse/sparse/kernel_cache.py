@@ -40,7 +40,7 @@ class Product:
     """What an operation, "spmm", "sddmm", "attention" or "attention_grad", is asked to compute.
 
     `width` is the columns of X or the features of q and k; `rows_of_x` is a field of Problem, and the three
-    before it are fields of an AttentionProblem.
+    before it and the last one are fields of an AttentionProblem.
     """
 
     op: str
@@ -50,6 +50,7 @@ class Product:
     heads: int = 1
     has_score_terms: bool = False
     rows_of_x: str = "packed"
+    head_places: int = 1
 
 
 @dataclass(frozen=True)
@@ -484,7 +485,7 @@ class KernelCache:
         return AttentionProblem(
             *common, False, weighted, panels, 0, slot_rows, groups, product.value_width, product.heads,
             product.has_score_terms, self.allows_panels, back, *self._tiles_of(panels, counts_tiles),
-            self.row_ids is not None,
+            self.row_ids is not None, head_places=product.head_places,
         )  # fmt: skip
 
     def _tiles_of(

@@ -465,7 +465,7 @@ class SparseOperand(Exported):
             width: columns of X, or the feature dimension of q and k in SDDMM and attention.
             op: "spmm", "sddmm", "attention", or "attention_grad" for the backward pass of attention.
             edge_values: for spmm: whether edge values are given in the call.
-            heads: for attention: number of heads times the batch size.
+            heads: for attention: number of heads times the batch size, whose tensors are contiguous.
             value_width: for attention: features of v; None: `width`.
             has_score_terms: for attention: whether a bias, dropout or a causal mask takes part.
 

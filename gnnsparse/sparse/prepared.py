@@ -238,4 +238,5 @@ def check_product(
         if (heads, value_width, has_score_terms) != (1, None, False):
             bad_value("op", f"got {op!r}; heads, value_width and has_score_terms go with attention")
         return Product(op, width, edge_values)
-    return Product(op, width, False, width if value_width is None else value_width, heads, has_score_terms)
+    values = width if value_width is None else value_width
+    return Product(op, width, False, values, heads, has_score_terms, head_places=heads)

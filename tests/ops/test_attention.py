@@ -23,11 +23,14 @@ from gnnsparse.ops.attention.arguments import AttentionCall, to_edges, to_heads
 from gnnsparse.ops.attention.philox import draw_seed, dropout_threshold, keeps, philox4x32
 from gnnsparse.ops.attention.schema import run_backward, run_forward
 from gnnsparse.plan import AttentionPlan, UnfusedPlan
+from gnnsparse.plan import attention as attention_plan
 from gnnsparse.plan.gpu_records import record_for, save_record
+from gnnsparse.runtime import device as device_module
 from gnnsparse.runtime.device import Device, path
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
 from tests import emulated
-from tests.gpu_paths import H200
+from tests.gpu_paths import H200, StandInPath
 from tests.helpers import PRECISIONS, ROUNDING, make
 from tests.ops.attention_oracle import (
     SEED,
@@ -121,6 +124,29 @@ PATTERNS = {
     ),
     "long": lambda: masks.full(120, 3000),
 }
+
+
+def test_heads_that_lie_apart_cost_kernels_over_rows_more() -> None:
+    """The model knows from strides whether an edge's heads are read together."""
+    a = make(random_graph(400, 300, 0.03), "cpu", precision="fp16")
+
+    def product(*shape: int, beside: bool = False) -> Product:
+        batch, heads, d = shape
+        if beside:
+            q, k = (torch.zeros(batch, n, heads, d).transpose(1, 2) for n in a.shape)
+        else:
+            q, k = (torch.zeros(batch, heads, n, d) for n in a.shape)
+        return AttentionCall(a, q, k, k, None, None, 1.0, 0.0, False).product("attention")
+
+    assert product(2, 3, 16).head_places == 6
+    assert product(2, 3, 16, beside=True).head_places == 2
+    assert product(1, 3, 16, beside=True).head_places == product(1, 1, 16).head_places == 1
+    with device_module.use(StandInPath(None)):
+        apart, beside = (
+            attention_plan._rows_us(a.kernels.problem(of))  # type: ignore[arg-type]
+            for of in (product(1, 8, 16), product(1, 8, 16, beside=True))
+        )
+    assert apart > 1.2 * beside
 
 
 #: Head widths, precisions and patterns: all of a GPU's kernels; on a CPU one kernel takes every pattern.

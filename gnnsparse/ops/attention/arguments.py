@@ -45,8 +45,12 @@ class AttentionCall:
 
     def product(self, op: str) -> Product:
         """Return the key of the plan of the forward ("attention") or backward ("attention_grad") pass."""
-        extras = self.bias is not None or self.seed is not None or self.is_causal
-        return Product(op, self.q.shape[3], False, self.v.shape[3], self.heads, extras)
+        extras, places = self.bias is not None or self.seed is not None or self.is_causal, 1
+        *strides, row, _ = self.k.stride()
+        for size, stride in zip(self.k.shape, strides, strict=False):
+            if size > 1 and stride > row:
+                places *= size
+        return Product(op, self.q.shape[3], False, self.v.shape[3], self.heads, extras, head_places=places)
 
 
 def to_heads(x: torch.Tensor, leading: tuple[int, ...]) -> torch.Tensor:
