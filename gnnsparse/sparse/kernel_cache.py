@@ -261,8 +261,13 @@ class KernelCache:
 
     @made_once
     def row_entries(self, limit: int) -> RowEntries | None:
-        """Return the rows as kernels of graph attention take them, the longest first; None: as they are."""
-        return None if self.keeps_rows_whole else row_entries(self.csr, limit, self.row_ids)
+        """Return the rows as kernels of graph attention take them, the longest first; None: as they are.
+
+        A matrix whose longest row is known is that of a sample, used too seldom for an order of its rows.
+        """
+        if self.keeps_rows_whole or self._none_above(limit):
+            return None
+        return row_entries(self.csr, limit, self.row_ids)
 
     @made_once
     def row_groups(self, size: int, limit: int) -> torch.Tensor:
