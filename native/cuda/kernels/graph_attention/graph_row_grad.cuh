@@ -1,7 +1,7 @@
 // The gradients of graph attention over the rows of A, which compute the weights of the edges
 // again: those of queries, edge terms and attention vectors (of additive scores see
-// graph_additive_grad.cuh). What an edge adds to the gradients of
-// keys and values is kept as two numbers for each head, which the pass over columns reads.
+// graph_additive_grad.cuh). What an edge adds to the gradients of keys and values is kept as two
+// numbers for each head, which the pass over columns reads.
 #pragma once
 
 #include "kernels/graph_attention/graph_additive_grad.cuh"
