@@ -205,14 +205,6 @@ class GraphAdditiveGrad {
   float of_value_[kElements] = {};
 };
 
-template <class Pass>
-__global__ void __launch_bounds__(kGraphThreads, Pass::kBlocks)
-    graph_additive_grad_kernel(const __grid_constant__ GraphLaunch p) {
-  const GraphLane lane(p);
-  Pass pass(p, lane);
-  run_rows(p, lane, pass);
-}
-
 template <Precision P>
 void run_additive_rows(const GraphLaunch& p, const char* call, Stream stream) {
   const int64_t warps = ceil_div<int64_t>(p.a.rows, p.lanes.rows());
@@ -224,8 +216,8 @@ void run_additive_rows(const GraphLaunch& p, const char* call, Stream stream) {
 template <Precision P>
 void run_additive_columns(const GraphLaunch& p, const char* call, Stream stream) {
   const bool has_terms = p.has_extras() || p.grads.edges.data != nullptr;
-  has_terms ? launch_rows(p, graph_additive_grad_kernel<GraphAdditiveGrad<P, true>>, call, stream)
-            : launch_rows(p, graph_additive_grad_kernel<GraphAdditiveGrad<P, false>>, call, stream);
+  has_terms ? launch_pass<GraphAdditiveGrad<P, true>>(p, call, stream)
+            : launch_pass<GraphAdditiveGrad<P, false>>(p, call, stream);
   if (p.work.cut_count == 0) return;
   add_graph_parts<P>(p, {p.grads.k, 0, 1, 0}, {p.grads.v, p.dv_chunks, p.problem.base.dv, 0}, call,
                      stream);

@@ -152,14 +152,6 @@ class GraphColumnGrad {
   float of_value_[kElements] = {};
 };
 
-template <class Pass>
-__global__ void __launch_bounds__(kGraphThreads, Pass::kBlocks)
-    graph_column_grad_kernel(const __grid_constant__ GraphLaunch p) {
-  const GraphLane lane(p);
-  Pass pass(p, lane);
-  run_rows(p, lane, pass);
-}
-
 template <Precision P>
 void GraphColumnGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) {
   const GraphLaunch p(pass, kPerVector<P>);
@@ -167,7 +159,7 @@ void GraphColumnGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) 
   const auto with = [&](auto score, auto terms) {
     const auto of = [&](auto masks) {
       using Pass = GraphColumnGrad<P, score, terms, masks>;
-      launch_rows(p, graph_column_grad_kernel<Pass>, call, stream);
+      launch_pass<Pass>(p, call, stream);
     };
     if constexpr (terms == Terms::kNone) {
       if (!p.has_extras()) return of(std::false_type());

@@ -113,14 +113,6 @@ class GraphForward {
   OnlineSoftmax<kElements, kSecond> softmax_;
 };
 
-template <class Pass>
-__global__ void __launch_bounds__(kGraphThreads, Pass::kBlocks)
-    graph_forward_kernel(const __grid_constant__ GraphLaunch p) {
-  const GraphLane lane(p);
-  Pass pass(p, lane);
-  run_rows(p, lane, pass);
-}
-
 // With features rows are short up to so many edges on average.
 inline constexpr int64_t kShortRow = 6;
 
@@ -128,17 +120,13 @@ template <Precision P, Score S, Terms T, bool kExtras>
 void launch_forward(const GraphLaunch& p, const char* call, Stream stream) {
   if constexpr (S == Score::kAdditive) {
     using WithSloped = GraphForward<P, S, T, kExtras, true>;
-    if (p.result.sloped.data != nullptr) {
-      return launch_rows(p, graph_forward_kernel<WithSloped>, call, stream);
-    }
+    if (p.result.sloped.data != nullptr) return launch_pass<WithSloped>(p, call, stream);
   }
   if constexpr (T == Terms::kFeatures && !kExtras) {
     using Short = GraphForward<P, S, T, kExtras, false, true>;
-    if (p.a.nnz < kShortRow * p.a.rows) {
-      return launch_rows(p, graph_forward_kernel<Short>, call, stream);
-    }
+    if (p.a.nnz < kShortRow * p.a.rows) return launch_pass<Short>(p, call, stream);
   }
-  launch_rows(p, graph_forward_kernel<GraphForward<P, S, T, kExtras>>, call, stream);
+  launch_pass<GraphForward<P, S, T, kExtras>>(p, call, stream);
 }
 
 template <Precision P>

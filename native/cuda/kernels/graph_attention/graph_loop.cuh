@@ -151,11 +151,24 @@ __device__ __forceinline__ void run_rows(const GraphLaunch& p, const GraphLane& 
   for (int round = 0; round < p.rounds; ++round) run_row(p, lane, row_of(p, entry(round)), pass);
 }
 
+template <class Pass>
+__global__ void __launch_bounds__(kGraphThreads, Pass::kBlocks)
+    graph_pass_kernel(const __grid_constant__ GraphLaunch p) {
+  const GraphLane lane(p);
+  Pass pass(p, lane);
+  run_rows(p, lane, pass);
+}
+
 // Calls kernel(p) for every item of work, head and batch.
 inline void launch_rows(const GraphLaunch& p, void (*kernel)(GraphLaunch), const char* call,
                         Stream stream) {
   const int64_t blocks = p.problem.base.batches * p.head_blocks;
   launch(call, kernel, grid_of(p.warps(), kGraphWarps, blocks, call), kGraphThreads, stream, p);
+}
+
+template <class Pass>
+void launch_pass(const GraphLaunch& p, const char* call, Stream stream) {
+  launch_rows(p, graph_pass_kernel<Pass>, call, stream);
 }
 
 // Calls kernel(p) for every row that was cut, head and batch.
