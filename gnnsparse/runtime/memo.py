@@ -254,15 +254,21 @@ class Streams:
             path().record_use(tensors, stream)
 
 
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a value: a tensor, or dataclasses and collections of values."""
+def tensors_of(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value: a tensor, or dataclasses, collections and memos of values.
+
+    Memos may hold what leads back to them: `seen` has the ids of those whose values were yielded.
+    """
+    seen = set() if seen is None else seen
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Memo):
-        yield from tensors_of(value.values_of(object))
+        if id(value) not in seen:
+            seen.add(id(value))
+            yield from tensors_of(value.values_of(object), seen)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_of(item)
+            yield from tensors_of(item, seen)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from tensors_of(getattr(value, field.name))
+            yield from tensors_of(getattr(value, field.name), seen)

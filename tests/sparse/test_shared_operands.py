@@ -18,6 +18,7 @@ from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.nn import SparseLinear
 from gnnsparse.ops.spmm_kernels import bind_spmm
 from gnnsparse.plan import CsrPlan
+from gnnsparse.ops.edges.schema import rows_of
 from gnnsparse.runtime import device as device_module
 from gnnsparse.runtime.memo import Memo
 from gnnsparse.sparse.kernel_cache import Product
@@ -244,6 +245,7 @@ def test_memory_waits_for_every_stream_that_read_it() -> None:
             lambda a: gnnsparse.edge_softmax(a, torch.ones(a.nnz)),
             lambda a: gnnsparse.attention(a, x, x, x),
             lambda a: a.T @ x,
+            lambda a: (rows_of(a, False), a @ x),  # what edge functions keep leads back to all that is kept
         ]
         for stream, call in enumerate(calls):
             path._stream = stream
@@ -253,7 +255,7 @@ def test_memory_waits_for_every_stream_that_read_it() -> None:
         arrays = {t.data_ptr() for t in (kernels.csr.indices, kernels.values, work.items) if t is not None}
         del a, kernels, work
         gc.collect()
-    assert set(path.uses) == set(range(5))
+    assert set(path.uses) == set(range(6))
     assert all(arrays <= uses for uses in path.uses.values())
 
 
