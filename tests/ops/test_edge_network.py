@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -97,16 +98,19 @@ def test_results_and_gradients(gpu_place: Place, case: Case) -> None:
         assert torch.equal(one, again)
 
 
-def test_rows_between_vectors_are_copied(late_place: Place) -> None:
+def between_vectors(t: torch.Tensor) -> torch.Tensor:
+    found = torch.cat([t[:1].flatten()[:1], t.flatten()])[1:].view(t.shape)
+    assert found.data_ptr() % 16
+    return found
+
+
+@pytest.mark.parametrize("view", [between_vectors, lambda t: torch._neg_view(-t)], ids=["between", "negative"])
+def test_what_kernels_cannot_read_is_copied(late_place: Place, view: Callable[[Any], Any]) -> None:
     case = Case(torch.float16, 16, 8, "silu", norm=False, edges=20)
     operand, tensors = operand_of(case, late_place.device), tensors_of(case, late_place.device)
     wanted = edge_network(operand, Options("silu", None), *tensors)
-    moved: list[Any] = [
-        None if t is None else torch.cat([t[:1].flatten()[:1], t.flatten()])[1:].view(t.shape)
-        for t in tensors
-    ]
-    assert moved[0].data_ptr() % 16
-    for one, want in zip(edge_network(operand, Options("silu", None), *moved), wanted, strict=True):
+    viewed = [None if t is None else view(t) for t in tensors]
+    for one, want in zip(edge_network(operand, Options("silu", None), *viewed), wanted, strict=True):
         assert torch.equal(one, want)
 
 

@@ -13,7 +13,7 @@ from gnnsparse.ops.edges.reference import Edges
 from gnnsparse.ops.edges.schema import edges_of, rows_of
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import alive, is_eager, outside
+from gnnsparse.runtime.functorch import alive, is_eager, materialised, outside
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand
@@ -110,8 +110,8 @@ def _padded(width: int, *matrices: torch.Tensor | None, dtype: torch.dtype) -> t
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
-    """Return contiguous rows that begin at a multiple of 16 bytes."""
-    x = x.contiguous()
+    """Return contiguous rows, with their numbers in memory, that begin at a multiple of 16 bytes."""
+    x = materialised(x).contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()
 
 
