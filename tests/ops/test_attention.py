@@ -22,7 +22,7 @@ from gnnsparse.ops.attention import unfused
 from gnnsparse.ops.attention.arguments import AttentionCall, to_edges, to_heads
 from gnnsparse.ops.attention.philox import draw_seed, dropout_threshold, keeps, philox4x32
 from gnnsparse.ops.attention.schema import run_backward, run_forward
-from gnnsparse.plan import AttentionPlan, UnfusedPlan
+from gnnsparse.plan import AttentionGradPlan, AttentionPlan, CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.plan import attention as attention_plan
 from gnnsparse.plan.gpu_records import record_for, save_record
 from gnnsparse.runtime import device as device_module
@@ -70,6 +70,13 @@ def floor_in_parts(a: gnnsparse.SparseOperand, *widths: int) -> float | None:
     """The `floor` of what the fused kernels take in fp32, as sums of two tf32 parts; None of all else."""
     fused = max(widths) <= 32 and a.precision == Precision.FP32 and path().takes(a.device)
     return rounding_of(a) if fused else None
+
+
+def plans(device: str) -> list[Plan | None]:
+    """Plans of each fused kernel of a device for any pattern; which of a GPU's runs depends on strides."""
+    if not device.startswith("cuda"):
+        return [None]
+    return [AttentionPlan(backward=AttentionGradPlan()), CsrAttentionPlan()]
 
 
 def has_fused_kernel(a: gnnsparse.SparseOperand, case: Case) -> bool:
@@ -130,17 +137,20 @@ def test_heads_that_lie_apart_cost_kernels_over_rows_more() -> None:
     """The model knows from strides whether an edge's heads are read together."""
     a = make(random_graph(400, 300, 0.03), "cpu", precision="fp16")
 
-    def product(*shape: int, beside: bool = False) -> Product:
+    def product(*shape: int, beside: bool = False, dtype: torch.dtype = torch.float16) -> Product:
         batch, heads, d = shape
         if beside:
-            q, k = (torch.zeros(batch, n, heads, d).transpose(1, 2) for n in a.shape)
+            q, k = (torch.zeros(batch, n, heads, d, dtype=dtype).transpose(1, 2) for n in a.shape)
         else:
-            q, k = (torch.zeros(batch, heads, n, d) for n in a.shape)
+            q, k = (torch.zeros(batch, heads, n, d, dtype=dtype) for n in a.shape)
         return AttentionCall(a, q, k, k, None, None, 1.0, 0.0, False).product("attention")
 
-    assert product(2, 3, 16).head_places == 6
-    assert product(2, 3, 16, beside=True).head_places == 2
+    assert product(2, 3, 16).head_places == product(1, 6, 16).head_places == 6
+    # Heads of two batch entries are put into one dimension by a copy of each head.
+    assert product(2, 3, 16, beside=True).head_places == 6
     assert product(1, 3, 16, beside=True).head_places == product(1, 1, 16).head_places == 1
+    # Copies that kernels ask for lie node by node.
+    assert product(2, 3, 9).head_places == product(2, 3, 16, dtype=torch.float32).head_places == 1
     with device_module.use(StandInPath(None)):
         apart, beside = (
             attention_plan._rows_us(a.kernels.problem(of))  # type: ignore[arg-type]
@@ -217,11 +227,14 @@ def test_gradients_of_large_scores_are_as_exact_as_in_torch(size: float, options
     assert_all_accurate(run(a, case), exact(a, case, torch.float32), lambda: exact(a, case))
 
 
-def test_biases_of_any_size_leave_the_weights_of_a_row(device: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_biases_of_any_size_leave_the_weights_of_a_row(device: str, precision: str) -> None:
     """All edges of a row are masked by a large finite number, as some models do: they weigh the same."""
-    a = make(random_graph(40, 50, 0.3, empty_rows=0.1), device)
+    a = make(random_graph(40, 50, 0.3, empty_rows=0.1), device, precision=precision)
     case = make_case(a, 8, 8, bias=())
-    check(a, replace(case, k=torch.zeros_like(case.k), bias=torch.full_like(case.bias, -1e9)))
+    case = replace(case, k=torch.zeros_like(case.k), bias=torch.full_like(case.bias, -1e9))
+    for plan in plans(device):
+        check(a, case, floor_in_parts(a, 8), plan=plan)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -346,12 +359,13 @@ def test_leading_sizes_are_broadcast(
         for lead, size in zip(leads, sizes, strict=True)
     ]
     expanded = [x.expand(*whole, *size).contiguous() for x, size in zip(leaves, sizes, strict=True)]
-    got, want = attend(*leaves), attend(*expanded)
-    assert torch.equal(got, want)
-    grads, plain = (torch.autograd.grad(x.sin().sum(), leaves) for x in (got, want))
     wide = [x.detach().double().requires_grad_() for x in leaves]
     exact = torch.autograd.grad(attend(*wide, impl="reference").sin().sum(), wide)
-    assert_all_accurate(grads, plain, exact, floor=floor_in_parts(operand, 8))
+    for plan in plans(str(operand.device)):
+        got, want = attend(*leaves, plan=plan), attend(*expanded, plan=plan)
+        assert torch.equal(got, want)
+        grads, plain = (torch.autograd.grad(x.sin().sum(), leaves) for x in (got, want))
+        assert_all_accurate(grads, plain, exact, floor=floor_in_parts(operand, 8))
 
 
 def test_folding_copies_nothing_that_need_not_be() -> None:
@@ -384,10 +398,11 @@ def test_strides(device: str, layout: str, precision: str) -> None:
     case = make_case(a, 7, 9, bias=(2, 3), dtype=torch.float16 if precision == "fp16" else torch.float32)
     other = {name: LAYOUTS[layout](getattr(case, name)) for name in ("q", "k", "v", "grad")}
     wide = torch.stack([case.bias, torch.zeros_like(case.bias)], -1)[..., 0]
-    got = run(a, replace(case, **other, bias=wide))
-    same = run(a, replace(case, **{name: x.contiguous() for name, x in other.items()}))
-    assert all(map(torch.equal, got, same))
-    assert got[0].transpose(1, 2).is_contiguous() == (layout == "heads inside rows")
+    for plan in plans(device):
+        got = run(a, replace(case, **other, bias=wide), plan=plan)
+        same = run(a, replace(case, **{name: x.contiguous() for name, x in other.items()}), plan=plan)
+        assert all(map(torch.equal, got, same))
+        assert got[0].transpose(1, 2).is_contiguous() == (layout == "heads inside rows")
 
 
 def test_expanded_gradient(operand: gnnsparse.SparseOperand) -> None:

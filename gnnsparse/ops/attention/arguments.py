@@ -45,12 +45,20 @@ class AttentionCall:
 
     def product(self, op: str) -> Product:
         """Return the key of the plan of the forward ("attention") or backward ("attention_grad") pass."""
-        extras, places = self.bias is not None or self.seed is not None or self.is_causal, 1
-        *strides, row, _ = self.k.stride()
-        for size, stride in zip(self.k.shape, strides, strict=False):
-            if size > 1 and stride > row:
-                places *= size
+        extras = self.bias is not None or self.seed is not None or self.is_causal
+        places = self.heads if self._has_heads_apart() else 1
         return Product(op, self.q.shape[3], False, self.v.shape[3], self.heads, extras, head_places=places)
+
+    def _has_heads_apart(self) -> bool:
+        """Return whether kernels over rows, which take [n, B * H, D], read the heads of a node of k apart."""
+        batches, heads, _, width = self.k.shape
+        of_batch, of_head, of_row, _ = self.k.stride()
+        storage = self.operand.precision.storage
+        if self.heads == 1 or self.k.dtype != storage or width * storage.itemsize % VECTOR_BYTES:
+            return False  # a copy that `vectorized` makes has them side by side
+        if min(batches, heads) > 1 and of_batch != heads * of_head:
+            return True  # batch entries and heads become one dimension by a copy of each
+        return (of_head if heads > 1 else of_batch) > of_row
 
 
 def to_heads(x: torch.Tensor, leading: tuple[int, ...]) -> torch.Tensor:

@@ -334,7 +334,8 @@ def _from_nodes(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _ordered(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return [B, H, n, d] in the dtype and memory order of `like`, a copy if it has another."""
-    in_order = (x.stride(1) < x.stride(2)) == (like.stride(1) < like.stride(2)) or 1 in x.shape[1:3]
+    by_nodes = like.stride(1) < like.stride(2)
+    in_order = (x.transpose(1, 2) if by_nodes else x).is_contiguous()
     return x.to(like.dtype) if in_order else arguments.empty_heads(like, x.shape[3]).copy_(x)
 
 

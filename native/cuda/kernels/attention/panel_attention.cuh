@@ -154,6 +154,11 @@ class EdgeExtras {
     const uint16_t bits = static_cast<const uint16_t*>(view.data)[at];
     return view.dtype == DType::kFloat16 ? half_to_float(bits) : bf16_to_float(bits);
   }
+  // The score of an edge to base 2, of a scaled product. Every pass rounds it alike: of a row whose
+  // biases are large, weights come of small differences of scores.
+  __device__ float biased(float scaled, int64_t place) const {
+    return p_.problem.bias.data == nullptr ? scaled : fmaf(kLog2E, bias(place), scaled);
+  }
   __device__ int query(int upper, int slot) const { return kTransposed ? ids_[slot] : own_[upper]; }
   __device__ int key(int upper, int slot) const { return kTransposed ? own_[upper] : ids_[slot]; }
   __device__ bool counts(int upper, int slot) const {

@@ -201,10 +201,7 @@ class AttentionWarp {
       for (int slot = 0; slot < kLaneColumns; ++slot) {
         float& score = scores[slot >> 1][2 * upper + (slot & 1)];
         const bool edge = bits >> result_bit(upper, slot >> 1, slot & 1) & 1u;
-        score = edge ? score * scale_ : kLow;
-        if (edge && p_.problem.bias.data != nullptr) {
-          score += kLog2E * extras_.bias(extras_.place(upper));
-        }
+        score = edge ? extras_.biased(__fmul_rn(score, scale_), extras_.place(upper)) : kLow;
         if (!extras_.counts(upper, slot)) score = kLow;
         top[upper] = fmaxf(top[upper], score);
       }

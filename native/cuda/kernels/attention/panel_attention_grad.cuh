@@ -187,8 +187,10 @@ class AttentionGradWarp {
         float factor = 1.0f;
         bool counts = edge;
         if constexpr (kExtras) {
-          if (edge) place = extras_.place(upper);
-          if (edge && p_.problem.bias.data != nullptr) score += kLog2E * extras_.bias(place);
+          if (edge) {
+            place = extras_.place(upper);
+            score = extras_.biased(__fmul_rn(weight, scale_), place) - shift;
+          }
           counts = edge && extras_.counts(upper, slot);
           if (counts) factor = extras_.dropout(upper, slot);
         }

@@ -166,7 +166,7 @@ class GraphAdditiveGrad {
     float kept_weight = 0.0f;
     // A masked edge takes no part: its row may be infinite.
     if (counts) {
-      const float weight = weight_of(__fmul_rn(kLog2E, score) + kLog2E * bias, numbers);
+      const float weight = weight_of(fmaf(kLog2E, bias, __fmul_rn(kLog2E, score)), numbers);
       const float kept = dropout(query);
       kept_weight = weight * kept;
       score_grad = weight * ((of_weight + term(p_.grad_weights)) * kept - numbers[3]);

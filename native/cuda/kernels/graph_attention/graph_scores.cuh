@@ -170,7 +170,8 @@ class GraphScores {
       const float clamp = p_.problem.clamp * kLog2E;
       if (clamp > 0.0f && score > clamp) score = clamp;
       if (clamp > 0.0f && score < -clamp) score = -clamp;
-      if (p_.bias.data != nullptr) score += kLog2E * number_of(p_.bias, number);
+      // In one rounding, so that every pass has the same.
+      if (p_.bias.data != nullptr) score = fmaf(kLog2E, number_of(p_.bias, number), score);
     }
     return score;
   }
