@@ -19,8 +19,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from tests.fuzz import worker
 from tests.fuzz.common import Counts, Failure
 
-#: The generators; each is a module of this package with a GENERATOR.
+#: The generators; each is a module of this package with a GENERATOR. Those of SLOW run when they are named.
 NAMES = ("api", "cache", "messages", "readers", "tables", "train")
+SLOW = ("emulated",)
 CORPUS = Path(__file__).parent / "corpus"
 
 
@@ -78,7 +79,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="for all generators together (default: 60)")
     parser.add_argument("--count", type=int, help="calls, or files, of each generator, in place of a time")
     parser.add_argument("--seed", type=int, help="of the random choices (default: a random one)")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=NAMES + SLOW, default=list(NAMES), metavar="NAME")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="cases that failed before")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure")

@@ -257,5 +257,8 @@ def _of_torch(error: Exception) -> bool:
     """Whether torch itself refuses the call before the package sees it, or a device that is not there."""
     text = str(error)
     return isinstance(error, (RuntimeError, AssertionError)) and (
-        "device" in text.lower() or "CUDA" in text or "Storage size calculation overflowed" in text
+        "device" in text.lower()
+        or "CUDA" in text
+        or "Storage size calculation overflowed" in text
+        or "tried to allocate" in text.lower()
     )
