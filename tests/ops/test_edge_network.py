@@ -104,7 +104,7 @@ def between_vectors(t: torch.Tensor) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("view", [between_vectors, lambda t: torch._neg_view(-t)], ids=["between", "negative"])
+@pytest.mark.parametrize("view", [between_vectors, lambda t: torch._neg_view(-t)], ids=["between", "neg"])
 def test_what_kernels_cannot_read_is_copied(late_place: Place, view: Callable[[Any], Any]) -> None:
     case = Case(torch.float16, 16, 8, "silu", norm=False, edges=20)
     operand, tensors = operand_of(case, late_place.device), tensors_of(case, late_place.device)

@@ -16,9 +16,9 @@ import torch
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.nn import SparseLinear
+from gnnsparse.ops.edges.schema import rows_of
 from gnnsparse.ops.spmm_kernels import bind_spmm
 from gnnsparse.plan import CsrPlan
-from gnnsparse.ops.edges.schema import rows_of
 from gnnsparse.runtime import device as device_module
 from gnnsparse.runtime.memo import Memo
 from gnnsparse.sparse.kernel_cache import Product
