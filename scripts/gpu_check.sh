@@ -40,13 +40,15 @@ sanitize() {
   # Without torch's caching allocator an access just past an array is not inside another one. Our
   # kernels alone: with torch's sorts and fills it takes minutes.
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-  local barriers=()
+  local barriers=() parts=()
   for tool in memcheck racecheck synccheck; do
     echo "== compute-sanitizer --tool $tool"
+    # By an internal error racecheck ends in the backward pass of networks, whose kernels are clean by themselves.
+    [ "$tool" = racecheck ] && parts=(-networks) || parts=()
     # By default the other two track fewer barriers in shared memory than our blocks have.
     [ "$tool" = memcheck ] || barriers=(--num-cuda-barriers 1024)
     compute-sanitizer --tool "$tool" --error-exitcode 9 "${barriers[@]}" --kernel-regex kns=gnnsparse \
-      "$python" tests/gpu/every_kernel.py
+      "$python" tests/gpu/every_kernel.py "${parts[@]}"
   done
   unset PYTORCH_NO_CUDA_MEMORY_CACHING
 }

@@ -75,10 +75,10 @@ class GraphAdditiveGrad {
     if (kExtras && p.problem.base.seed != nullptr) philox_ = philox_key(*p.problem.base.seed);
   }
 
-  __device__ __forceinline__ void read_row(RowOperands& to, int row) const {
+  __device__ __forceinline__ void read_row(RowOperands& to, const GraphRow& row) const {
     const GraphVectors values(p_.v, lane_, p_.dv_chunks);
-    to.read_vector(0, row_at(values.start, p_.v, row), values.has);
-    to.read_number(0, row_at(start_of(p_.k, lane_), p_.k, row));
+    to.read_vector(0, row_at(values.start, p_.v, row.row), values.has);
+    to.read_number(0, row_at(start_of(p_.k, lane_), p_.k, row.row));
   }
   __device__ __forceinline__ void read_edge(EdgeOperands& to, int32_t column, int64_t) const {
     to.read_vector(0, row_at(grads_.start, p_.grad, column), grads_.has);

@@ -44,10 +44,10 @@ class GraphColumnGrad {
     if constexpr (kGatv2) load_attention_vector(p, lane, att_);
   }
 
-  __device__ __forceinline__ void read_row(RowOperands& to, int row) const {
+  __device__ __forceinline__ void read_row(RowOperands& to, const GraphRow& row) const {
     if constexpr (kGatv2) {
       const char* start = start_of(p_.k, lane_) + 16 * lane_.chunk;
-      to.read_vector(0, row_at(start, p_.k, row), has_query_);
+      to.read_vector(0, row_at(start, p_.k, row.row), has_query_);
     }
   }
   // `column` is a row of A, and `nonzero` one of A too.

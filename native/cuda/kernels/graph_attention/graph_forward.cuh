@@ -38,7 +38,7 @@ class GraphForward {
   __device__ GraphForward(const GraphLaunch& p, const GraphLane& lane)
       : p_(p), lane_(lane), scores_(p, lane) {}
 
-  __device__ __forceinline__ void read_row(RowOperands& to, int row) const {
+  __device__ __forceinline__ void read_row(RowOperands& to, const GraphRow& row) const {
     scores_.read_row(to, row);
   }
   __device__ __forceinline__ void read_edge(EdgeOperands& to, int32_t column,

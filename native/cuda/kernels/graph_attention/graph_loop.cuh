@@ -122,7 +122,7 @@ __device__ __forceinline__ void run_row(const GraphLaunch& p, const GraphLane& l
   pass.clear();
   {
     typename Pass::RowOperands own;
-    pass.read_row(own, row.row);
+    pass.read_row(own, row);
     pass.start(row, own);
   }
 #pragma unroll 1

@@ -40,12 +40,12 @@ class GraphRowGrad {
         scores_(p, lane),
         edges_from_(pin_register(start_of(p.edges, lane) - p.edges.data)) {}
 
-  __device__ __forceinline__ void read_row(RowOperands& to, int row) const {
+  __device__ __forceinline__ void read_row(RowOperands& to, const GraphRow& row) const {
     scores_.read_row(to, row);
-    read_own(to, kGrad, p_.grad, p_.dv_chunks, row);
-    read_own(to, kGrad + 1, p_.out, p_.dv_chunks, row);
-    if constexpr (kMapped) read_own(to, kMappedGrad, p_.grad_mapped, p_.de_chunks, row);
-    const char* stats = row_at(start_of(p_.shift, lane_), p_.shift, row);
+    read_own(to, kGrad, p_.grad, p_.dv_chunks, row.row);
+    read_own(to, kGrad + 1, p_.out, p_.dv_chunks, row.row);
+    if constexpr (kMapped) read_own(to, kMappedGrad, p_.grad_mapped, p_.de_chunks, row.row);
+    const char* stats = row_at(start_of(p_.shift, lane_), p_.shift, row.row);
     to.read_number(Scores::kRowNumbers, stats);
     to.read_number(Scores::kRowNumbers + 1, stats + sizeof(float));
   }
@@ -71,6 +71,7 @@ class GraphRowGrad {
   }
 
   __device__ __forceinline__ void add(const GraphRow& row, const GraphStep<GraphRowGrad>& step) {
+    scores_.template ask<kBatch>(row, step.number[kBatch - 1] + 1);
     // The sums of scores, and then the gradients of the weights.
     float sums[2 * kBatch];
 #pragma unroll
