@@ -18,7 +18,7 @@ import torch
 
 import gnnsparse
 from tests.fuzz import __main__ as command
-from tests.fuzz import api
+from tests.fuzz import api, emulated
 from tests.fuzz.common import Counts, Draw, Trial
 from tests.fuzz.worker import Generator
 
@@ -114,6 +114,13 @@ def test_an_error_that_names_nothing_is_a_failure(error: Exception, kind: str) -
     (failure,) = Generator("x", case).run(seed=0, count=1).failures
     assert failure.kind == kind
     assert str(error) in failure.message
+
+
+@pytest.mark.usefixtures("built")
+def test_calls_on_the_path_of_a_gpu() -> None:
+    found = emulated.GENERATOR.run(seed=0, count=500)
+    assert not found.failures
+    assert found.accepted > 300
 
 
 def test_the_corpus_is_replayed(tmp_path: Path) -> None:

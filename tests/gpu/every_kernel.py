@@ -3,8 +3,8 @@
 compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
     [starts] [narrow] [added] [eight_bits] [sampling] [edges] [networks]
 
-Without names it runs all of them, and all but NAME with "-NAME"; "plain" is a part of "graph_attention" short enough
-for racecheck.
+Without names it runs all of them, with "-NAME" all but NAME; "plain" is a part of "graph_attention" that is
+short enough for racecheck.
 """
 
 from __future__ import annotations
