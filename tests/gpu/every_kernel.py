@@ -372,8 +372,12 @@ KERNELS = {
 
 def main() -> None:
     torch.manual_seed(0)
-    names = [name for name in sys.argv[1:] if name in KERNELS]
-    for name in names or [name for name in KERNELS if name != "plain" and f"-{name}" not in sys.argv]:
+    names = [name for name in sys.argv[1:] if not name.startswith("-")]
+    names = names or [name for name in KERNELS if name != "plain"]
+    for name in sys.argv[1:]:
+        if name.startswith("-"):
+            names.remove(name[1:])
+    for name in names:
         KERNELS[name]()
     torch.cuda.synchronize()
     print("every kernel ran")

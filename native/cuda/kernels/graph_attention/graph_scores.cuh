@@ -76,8 +76,8 @@ class GraphScores {
       if constexpr (kGated) read_term(to, kGate, p_.gate, nonzero, has_key_);
     }
   }
-  // Has L2 read the features of `kCount` edges of a row from number `at` on: nothing else reads
-  // them, and unlike keys and values they are where they are before an edge's column is known.
+  // Asks L2 for the features of `kCount` edges of a row, from edge number `at` on. Where they lie
+  // is known from the row alone; where keys and values lie is not before the columns are read.
   template <int kCount>
   __device__ __forceinline__ void ask(const GraphRow& row, int at) const {
     if constexpr (!kFeatures) return;
@@ -89,7 +89,7 @@ class GraphScores {
   }
   template <class RowOperands>
   __device__ __forceinline__ void read_row(RowOperands& to, const GraphRow& row) const {
-    // All that a forward pass asks for: ahead of each step it was slower over long rows.
+    // A forward pass asks for these alone: asking before each step, too, slowed long rows down.
     ask<4>(row, 0);
     const char* query =
         row_at(start_of(p_.q, lane_) + (kAdditive ? 0 : 16 * lane_.chunk), p_.q, row.row);
